@@ -1,0 +1,62 @@
+"""What every test may use, and the rules that hold for every test.
+
+A coroutine test has 20 s, and none may keep the event loop from turning.
+"""
+
+import asyncio
+import inspect
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ASYNC_TIMEOUT_S = 20
+BLOCKED_CPU_S = 0.5
+"""CPU time one callback of the loop may take: wall time would also count what other processes take."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not isinstance(item, pytest.Function) or not inspect.iscoroutinefunction(item.function):
+            continue
+        if item.get_closest_marker("timeout") is None and item.get_closest_marker("full") is None:
+            item.add_marker(pytest.mark.timeout(ASYNC_TIMEOUT_S))
+
+
+@pytest.fixture
+def blocked_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Fails the test if a callback kept the event loop busy. Switched on for whole folders by their conftest."""
+    blocked: list[str] = []
+    run = asyncio.Handle._run
+
+    def timed(handle: asyncio.Handle) -> None:
+        began = time.thread_time()
+        run(handle)
+        spent = time.thread_time() - began
+        if spent > BLOCKED_CPU_S:
+            blocked.append(f"{handle!r} kept the event loop busy for {spent:.2f} s")
+
+    monkeypatch.setattr(asyncio.Handle, "_run", timed)
+    yield blocked
+    assert not blocked
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """An empty data folder as the server makes it (0700)."""
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def model_path() -> Path:
+    """SmolLM2-135M-Instruct as a GGUF file: `CHATD_TEST_MODEL`, or the user's cache (fetched once)."""
+    given = os.environ.get("CHATD_TEST_MODEL")
+    if given:
+        return Path(given)
+    from chatd.model.fetch import default_model
+
+    return default_model()
