@@ -10,7 +10,7 @@ from chatd.ids import Rid
 
 @dataclass(frozen=True, slots=True)
 class PageCopy:
-    """Copy the first ``slots`` slots of page ``src`` to page ``dst`` (all layers), before the forward pass."""
+    """Copy the first ``slots`` slots of page ``src`` to page ``dst`` (all layers), before the pass."""
 
     src: int
     dst: int

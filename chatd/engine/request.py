@@ -1,0 +1,86 @@
+"""The engine's side of one request: what it knows, what it holds, and how an id becomes text."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from chatd.cache.prefix_cache import Lease
+from chatd.engine.messages import Submit
+from chatd.engine.plan import PageCopy
+from chatd.ids import Rid
+
+
+class Answer(Protocol):
+    """Detokeniser and stop strings of one running answer (`chatd.text.answer.AnswerText`)."""
+
+    def push(self, token_id: int) -> tuple[str, tuple[int, ...], bool]:
+        """Newly visible text, the ids now wholly visible, and whether a stop string matched."""
+        ...
+
+    def finish(self) -> tuple[str, tuple[int, ...]]:
+        """Release what is held back."""
+        ...
+
+    def answer_ids(self) -> tuple[int, ...]:
+        """Ids that decode to the visible text, with the control ids that were pushed."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Req:
+    """One request. It is waiting while ``lease`` is None, running while it holds one.
+
+    ``ids[:kv_len]`` have KV in ``lease.pages``; the rest are to be computed. A running request
+    always has at least one id without KV: the last sampled id gets its KV in the next step.
+    """
+
+    submit: Submit
+    arrival: int
+    answer: Answer
+    ids: list[int] = field(init=False)
+    lease: Lease | None = None
+    kv_len: int = 0
+    copy: PageCopy | None = None
+    admitted: bool = False
+    seq: int = 0
+    position: int = 0
+    preemptions: int = 0
+    recomputed: int = 0
+
+    def __post_init__(self) -> None:
+        self.ids = list(self.submit.prompt_ids)
+
+    @property
+    def rid(self) -> Rid:
+        return self.submit.rid
+
+    @property
+    def prompt_len(self) -> int:
+        return len(self.submit.prompt_ids)
+
+    @property
+    def generated(self) -> int:
+        return len(self.ids) - self.prompt_len
+
+    @property
+    def remaining_len(self) -> int:
+        """Ids without KV: 1 while decoding, more while there is something to prefill."""
+        return len(self.ids) - self.kv_len
+
+    @property
+    def limit_len(self) -> int:
+        """The most ids it may ever hold."""
+        return self.prompt_len + self.submit.max_tokens
+
+
+def common_prefix_len(a: list[int], b: list[int]) -> int:
+    """Length of the longest common prefix, by bisection over slice comparisons (they run in C)."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while high - low > 1:
+        mid = (low + high) // 2
+        if a[low:mid] == b[low:mid]:
+            low = mid
+        else:
+            high = mid
+    return low

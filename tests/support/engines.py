@@ -1,0 +1,192 @@
+"""Two small engines for exact, fast tests, and the toy tokenizer they speak.
+
+- `ChecksumRunner`: a real, tiny model whose next token is computed from the contents of the KV
+  pages it was handed, so that a wrong, stale or shared-by-mistake page shows in the tokens.
+- `ScriptRunner`: forces given ids, for detokenising, stops and endings.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from chatd.cache.prefix_cache import PrefixCache
+from chatd.engine.engine import Engine
+from chatd.engine.messages import SamplingParams, StepOutput, Submit
+from chatd.engine.plan import BAD_ROW, StepPlan, StepRow
+from chatd.engine.scheduler import Scheduler, SchedulerLimits
+from chatd.ids import Namespace, Rid
+from chatd.text.answer import AnswerText
+from chatd.text.tokenizer import Tokenizer
+
+VOCAB_SIZE = 260
+END, SYSTEM_START, TURN_START, TURN_END = 256, 257, 258, 259
+_MASK = (1 << 63) - 1
+
+TOY_TEMPLATE = (
+    "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+
+
+def _byte_symbols() -> list[str]:
+    """GPT-2's printable stand-ins for the 256 bytes, in byte order."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    symbols, spare = {b: chr(b) for b in plain}, 256
+    for byte in range(256):
+        if byte not in symbols:
+            symbols[byte] = chr(spare)
+            spare += 1
+    return [symbols[b] for b in range(256)]
+
+
+def toy_tokenizer() -> Tokenizer:
+    """A byte is a token; 256 is end-of-text, 258 `<|start|>`, 259 `<|end|>` (which also ends a turn)."""
+    controls = ["<|endoftext|>", "<|system|>", "<|start|>", "<|end|>"]
+    return Tokenizer.from_gguf(
+        {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": "gpt-2",
+            "tokenizer.ggml.tokens": _byte_symbols() + controls,
+            "tokenizer.ggml.token_type": [1] * 256 + [3] * len(controls),
+            "tokenizer.ggml.merges": [],
+            "tokenizer.ggml.eos_token_id": TURN_END,
+        }
+    )
+
+
+def _mix(*values: int) -> int:
+    """A 63-bit hash of integers (splitmix64's finaliser over a running sum)."""
+    state = 0x9E3779B97F4A7C15
+    for value in values:
+        state = (state + value * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) & ((1 << 64) - 1)
+        state ^= state >> 29
+        state = state * 0xBF58476D1CE4E5B9 & ((1 << 64) - 1)
+        state ^= state >> 32
+    return state & _MASK
+
+
+class _PagedRunner:
+    """What both have in common: pages, copies, and the order of a step."""
+
+    vocab_size = VOCAB_SIZE
+
+    def __init__(self, num_pages: int, page_size: int) -> None:
+        self.page_size = page_size
+        self.kv = np.full((num_pages, page_size), -1, dtype=np.int64)
+        self.steps = 0
+        self.bad: Callable[[StepRow], bool] = lambda row: False
+        self.before_step: Callable[[StepPlan], None] = lambda plan: None
+
+    def run(self, plan: StepPlan) -> list[int]:
+        self.before_step(plan)
+        self.steps += 1
+        for copy in plan.copies:
+            self.kv[copy.dst, : copy.slots] = self.kv[copy.src, : copy.slots]
+        for row in plan.rows:
+            self._write(row)
+        return [BAD_ROW if self.bad(row) else self._next(row) for row in plan.rows if row.sample]
+
+    def _write(self, row: StepRow) -> None:
+        for position in range(row.start, row.start + row.extend_len):
+            before = self._slot(row, position - 1) if position else 0
+            page, slot = row.pages[position // self.page_size], position % self.page_size
+            self.kv[page, slot] = _mix(before, row.ids[position], position)
+
+    def _slot(self, row: StepRow, position: int) -> int:
+        return int(self.kv[row.pages[position // self.page_size], position % self.page_size])
+
+    def _next(self, row: StepRow) -> int:
+        raise NotImplementedError
+
+
+class ChecksumRunner(_PagedRunner):
+    """Next id = hash of every slot from 0 to the last, read through the page table; ids are printable ASCII.
+
+    With temperature above 0 the hash also takes the seed and the position.
+    """
+
+    def _next(self, row: StepRow) -> int:
+        kv_len = row.start + row.extend_len
+        pages = list(row.pages[: -(-kv_len // self.page_size)])
+        slots = self.kv[pages].reshape(-1)[:kv_len]
+        total = int(np.bitwise_xor.reduce(slots * np.arange(1, 2 * kv_len, 2, dtype=np.int64)))
+        salt = row.params.seed if row.params.temperature > 0 else 0
+        return 32 + _mix(total, kv_len, salt) % 95
+
+
+class ScriptRunner(_PagedRunner):
+    """The answer to a prompt is ``script(prompt ids)``, then end-of-text for ever."""
+
+    def __init__(
+        self, num_pages: int, page_size: int, script: Callable[[Sequence[int]], Sequence[int]]
+    ) -> None:
+        super().__init__(num_pages, page_size)
+        self.script = script
+
+    def _next(self, row: StepRow) -> int:
+        answer = self.script(row.ids[: row.prompt_len])
+        done = row.start + row.extend_len - row.prompt_len
+        return answer[done] if done < len(answer) else TURN_END
+
+
+def toy_scheduler(
+    num_pages: int = 64,
+    page_size: int = 16,
+    *,
+    step_tokens: int = 64,
+    max_running: int = 16,
+    context_length: int = 4096,
+    enabled: bool = True,
+) -> Scheduler:
+    tokenizer = toy_tokenizer()
+    return Scheduler(
+        PrefixCache(num_pages, page_size, enabled=enabled),
+        SchedulerLimits(step_tokens, max_running, context_length),
+        lambda stop: AnswerText(tokenizer, stop),
+        tokenizer.special_ids,
+    )
+
+
+def toy_engine(
+    post: Callable[[StepOutput], None],
+    runner: _PagedRunner | None = None,
+    *,
+    num_pages: int = 1024,
+    page_size: int = 16,
+    **limits: int,
+) -> Engine:
+    """A real engine thread over a toy runner (checksum unless another is given)."""
+    scheduler = toy_scheduler(num_pages, page_size, **limits)
+    return Engine(scheduler, runner or ChecksumRunner(num_pages, page_size), post)
+
+
+def request(
+    rid: str,
+    prompt: Sequence[int],
+    max_tokens: int = 16,
+    *,
+    namespace: str = "me",
+    seed: int = 0,
+    temperature: float = 0.0,
+    stop: tuple[str, ...] = (),
+    stop_ids: frozenset[int] = frozenset({END, TURN_END}),
+) -> Submit:
+    params = SamplingParams(temperature=temperature, seed=seed)
+    return Submit(Rid(rid), Namespace(namespace), tuple(prompt), params, max_tokens, stop, stop_ids)
+
+
+class Gate:
+    """Holds a runner's step until the test lets it go (``runner.before_step = gate``)."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self._go = threading.Event()
+
+    def __call__(self, plan: StepPlan) -> None:
+        self.entered.set()
+        if not self._go.wait(20):
+            raise TimeoutError("the test never opened the gate")
+
+    def open(self) -> None:
+        self._go.set()
