@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def blocked_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Fails the test if a callback kept the event loop busy. Switched on for whole folders by their conftest."""
+    """Fails the test if a callback kept the event loop busy. Asked for by whole folders."""
     blocked: list[str] = []
     run = asyncio.Handle._run
 

@@ -1,0 +1,223 @@
+"""Settings: defaults < TOML file < ``CHATD_*`` environment < flags.
+
+`Settings` is the one table. Its fields give the TOML keys, with ``CHATD_`` and capitals the
+environment's names, with dashes the flags, and README's table is tested against it. A key nobody
+knows is an error, wherever it stands: a misspelt setting must not be a setting ignored.
+"""
+
+import difflib
+import ipaddress
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import platformdirs
+
+from chatd.config_kinds import (
+    AUTO,
+    Auto,
+    Choice,
+    Kind,
+    Many,
+    OrAuto,
+    PathTo,
+    Seconds,
+    Size,
+    Switch,
+    Text,
+    Whole,
+)
+from chatd.errors import SetupError
+
+ENV_PREFIX = "CHATD_"
+ENV_OTHERS = frozenset({"CHATD_CONFIG"})
+"""Ours in the environment, but no settings. Those that begin with ``CHATD_TEST_`` belong to the tests."""
+
+CONFIG_NAME = "chatd.toml"
+DEFAULT_MODEL = "smollm2"
+
+_MODEL = Text("smollm2|FILE|FOLDER", r"[^\x00]+", "smollm2 or a path")
+_HOST = Text("ADDRESS", r"[0-9A-Za-z.:\-]+", "a host name or an address")
+_HOST_NAMES = Many(Text("NAME", r"[0-9A-Za-z.:\-\[\]]+", "a host name"))
+_ROOT_PATH = Text("PATH", r"|(/[A-Za-z0-9._~\-]+)+", "nothing or a path such as /chat")
+
+
+def default_data_dir() -> Path:
+    return Path(platformdirs.user_data_dir("chatd"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be configured: type, kind (how it is read and checked), one line for people."""
+
+    model: Annotated[
+        str, _MODEL, "`smollm2` (fetched once), a `.gguf` file, or a Hugging Face folder of the llama family"
+    ] = DEFAULT_MODEL
+    device: Annotated[
+        str, Choice(("auto", "cpu", "cuda")), "Where the model runs; `auto` takes CUDA where there is one"
+    ] = "auto"
+    weights: Annotated[
+        str, Choice(("auto", "bf16", "fp32"), later=("int8", "int4")), "Format of the weights in memory"
+    ] = "auto"
+    kv_dtype: Annotated[
+        str, Choice(("auto", "bf16", "fp32")), "Format of the KV pages; `auto` follows the weights"
+    ] = "auto"
+    kv_bytes: Annotated[
+        int | Auto,
+        OrAuto(Size(1 << 20)),
+        "Memory for KV pages, such as `2GiB`; `auto` takes a share of what is free",
+    ] = AUTO
+    page_size: Annotated[
+        int, Whole(1, 64, powers_of_two=True), "Tokens in a KV page: a power of two, at most 64"
+    ] = 16
+    context_length: Annotated[
+        int | Auto,
+        OrAuto(Whole(16, 1 << 24)),
+        "Most tokens of prompt and answer together; `auto` is the model's own",
+    ] = AUTO
+    step_tokens: Annotated[int, Whole(1, 1 << 16), "Most tokens the model computes in one step"] = 512
+    max_running: Annotated[int, Whole(1, 4096), "Most answers generated at the same time"] = 64
+    no_prefix_cache: Annotated[
+        bool, Switch(), "Compute every prompt from its first token (to measure against)"
+    ] = False
+    shared_prompts: Annotated[
+        tuple[Path, ...],
+        Many(PathTo("FILE", exists=True)),
+        "Files with system prompts whose KV all users share; can be given more than once",
+    ] = ()
+    prices: Annotated[
+        Path | None, PathTo("FILE", exists=True), "Price book (TOML); without one the built-in prices hold"
+    ] = None
+    host: Annotated[str, _HOST, "Address to listen on"] = "127.0.0.1"
+    port: Annotated[int, Whole(0, 65535, "PORT"), "Port to listen on; 0 takes a free one"] = 8000
+    root_path: Annotated[str, _ROOT_PATH, "Path prefix behind a reverse proxy, such as `/chat`"] = ""
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        _HOST_NAMES,
+        "More names this server answers to, such as a proxy's; can be given more than once",
+    ] = ()
+    allow_public: Annotated[
+        bool, Switch(), "Listen beyond this machine although there are no accounts yet"
+    ] = False
+    data_dir: Annotated[Path, PathTo("FOLDER"), "Conversations, bills and the lock; one server at a time"] = (
+        field(default_factory=default_data_dir)
+    )
+    grace: Annotated[float, Seconds(0, 86400), "How long an answer goes on after its last reader left"] = 60.0
+    drain_timeout: Annotated[
+        float, Seconds(0, 3600), "How long a stopping server lets running answers finish"
+    ] = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class SettingInfo:
+    """One row of the table, with the names it goes by."""
+
+    name: str
+    kind: Kind[Any]
+    words: str
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return ENV_PREFIX + self.name.upper()
+
+
+def settings_table() -> dict[str, SettingInfo]:
+    """Every setting by name, in the order of `Settings`."""
+    hints = get_type_hints(Settings, include_extras=True)
+    return {f.name: SettingInfo(f.name, *hints[f.name].__metadata__) for f in fields(Settings)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    values: Mapping[str, object]
+    written: Callable[[SettingInfo], str]
+
+    def read(self, info: SettingInfo) -> Any:
+        value = self.values[info.name]
+        try:
+            return info.kind.parse(value)
+        except ValueError as error:
+            shown = value if isinstance(value, str) and value else repr(value)
+            raise SetupError(f"{self.written(info)} is {shown}, {error}.", param=info.name) from None
+
+
+def load_settings(
+    flags: Mapping[str, object], env: Mapping[str, str], config_file: Path | None = None
+) -> Settings:
+    """Merge and check. ``flags`` holds only what was given; `SetupError` says what to mend and where.
+
+    Without ``config_file`` the data folder's ``chatd.toml`` is read if there is one.
+    """
+    table = settings_table()
+    given = [_Source(flags, lambda info: info.flag), _Source(_environment(env), lambda info: info.variable)]
+    file = config_file or _merge([table["data_dir"]], given).data_dir / CONFIG_NAME
+    in_file = _toml(file, required=config_file is not None)
+    if config_file is None and "data_dir" in in_file:
+        raise SetupError(f"data_dir has no effect in {file}: the file is found through it. Use --data-dir.")
+    settings = _merge(table.values(), [*given, _Source(in_file, lambda info: f"{info.name} in {file}")])
+    _check_together(settings)
+    return settings
+
+
+def _merge(table: Iterable[SettingInfo], sources: Sequence[_Source]) -> Settings:
+    """The first source that has a setting decides."""
+    values: dict[str, Any] = {}
+    for info in table:
+        source = next((source for source in sources if info.name in source.values), None)
+        if source is not None:
+            values[info.name] = source.read(info)
+    return Settings(**values)
+
+
+def _toml(path: Path, *, required: bool) -> dict[str, object]:
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        if required:
+            raise SetupError(f"There is no configuration file {path}.") from None
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SetupError(f"{path} cannot be read as TOML: {error}") from None
+    for key in values:
+        _check_known(key, settings_table(), f"{path} has an unknown key {key}")
+    return values
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, object]:
+    names = {info.variable: info.name for info in settings_table().values()}
+    found: dict[str, object] = {}
+    for key, value in env.items():
+        if key.startswith(ENV_PREFIX) and key not in ENV_OTHERS and not key.startswith("CHATD_TEST_"):
+            _check_known(key, names, f"The environment has an unknown variable {key}")
+            found[names[key]] = value
+    return found
+
+
+def _check_known(key: str, known: Mapping[str, object], complaint: str) -> None:
+    if key not in known:
+        nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
+        raise SetupError(f"{complaint}; the nearest known one is {nearest}.", param=key)
+
+
+def is_loopback(host: str) -> bool:
+    """True if only this machine can reach ``host``. A name other than localhost counts as public."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_together(settings: Settings) -> None:
+    if not is_loopback(settings.host) and not settings.allow_public:
+        raise SetupError(
+            f"host is {settings.host}, which other machines can reach, and chatd has no accounts yet: "
+            "everyone there would share one user. Listen on 127.0.0.1, or add --allow-public if something "
+            "in front of chatd decides who gets in.",
+            param="host",
+        )
