@@ -9,7 +9,7 @@ from typing import ClassVar
 
 
 class ChatdError(Exception):
-    """Base of every error that is shown to a user.
+    """Base of every error that is shown to a user; by itself, a fault of the server.
 
     ``http_status`` is the status of an HTTP answer; ``param`` names the offending field, if one is.
     """
@@ -47,6 +47,34 @@ class Unsupported(InvalidRequest):
     """A field that other servers have and that this one does not do yet."""
 
     code = "unsupported"
+
+
+class TooLarge(InvalidRequest):
+    """A body of more bytes than this server takes."""
+
+    code = "too_large"
+    http_status = 413
+
+
+class MethodNotAllowed(InvalidRequest):
+    """This address exists, but not for that HTTP method."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+
+class WrongHost(InvalidRequest):
+    """The Host header names a server that this is not."""
+
+    code = "wrong_host"
+    http_status = 421
+
+
+class WrongOrigin(InvalidRequest):
+    """A web page of another origin asked for something only chatd's own page may do."""
+
+    code = "wrong_origin"
+    http_status = 403
 
 
 class ContextTooLong(InvalidRequest):
