@@ -82,7 +82,7 @@ class PrefixCache:
     ) -> None:
         self._pool = PagePool(num_pages, page_size)
         self._tree = RadixTree(page_size, self._pool.free)
-        self._enabled = enabled
+        self.enabled = enabled
         self._on_evict = on_evict
         self._shared: list[bytes] = []
         self._live: dict[int, Lease] = {}
@@ -210,7 +210,7 @@ class PrefixCache:
 
     def _match(self, key: bytes, namespace: Namespace) -> Match:
         require(namespace != SHARED, "a request needs a namespace of its own")
-        limit_len = max(len(key) // ID_BYTES - 1, 0) if self._enabled else 0
+        limit_len = max(len(key) // ID_BYTES - 1, 0) if self.enabled else 0
         return self._tree.match(key, namespace, limit_len)
 
     def _shareable_len(self, key: bytes) -> int:
@@ -252,7 +252,7 @@ class PrefixCache:
             raise ValueError(
                 f"kv_len {kv_len} is beyond {len(ids)} ids or {len(lease.pages)} pages of {size}"
             )
-        if not (self._enabled and lease.node.attached and not lease.tainted):
+        if not (self.enabled and lease.node.attached and not lease.tainted):
             return
         full_len = kv_len - kv_len % size
         if lease.node.namespace == SHARED:
