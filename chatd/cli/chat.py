@@ -1,0 +1,252 @@
+"""``chatd chat``: talk to the running server from a terminal or a pipe."""
+
+import asyncio
+import re
+import signal
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from chatd.cli.chat_client import AnswerClient, Heard, hello
+from chatd.cli.chat_screen import Screen, harmless, screen_for
+from chatd.cli.connect import get_json, server_url, wait_ready
+from chatd.cli.options import common_options, settings_from
+from chatd.errors import ChatdError, NotFound
+from chatd.server.protocol import (
+    AnyEnding,
+    ResponseCancelled,
+    ResponseCreate,
+    ResponseCreated,
+    ResponseFailed,
+    SessionCreated,
+)
+
+EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+
+HELP = """\
+/new       start a new conversation
+/retry     answer the last message once more
+/continue  go on with an answer that was cut off
+/help      this list
+/quit      leave (Ctrl-D does, too)
+Ctrl-C stops an answer. A line that ends in \\ goes on in the next."""
+
+
+@dataclass
+class Talk:
+    """The conversation so far, as far as the next request has to name it."""
+
+    url: str
+    conversation_id: str | None = None
+    last_answer_id: str | None = None
+
+    def resume(self, view: dict[str, Any]) -> None:
+        """Go on with a conversation as the server shows it; an empty ``view`` is a new one."""
+        answers = [message["id"] for message in _path(view) if message["role"] == "assistant"]
+        self.conversation_id = view.get("id")
+        self.last_answer_id = answers[-1] if answers else None
+
+    def message(self, text: str) -> ResponseCreate:
+        return ResponseCreate(new_key(), input=text, conversation_id=self.conversation_id)
+
+    def retry(self) -> ResponseCreate:
+        return ResponseCreate(new_key(), regenerate=self._answer())
+
+    def go_on(self) -> ResponseCreate:
+        return ResponseCreate(new_key(), continues=self._answer())
+
+    def _answer(self) -> str:
+        if self.last_answer_id is None:
+            raise NotFound("There is no answer in this conversation yet.")
+        return self.last_answer_id
+
+
+def new_key() -> str:
+    """An idempotency key."""
+    return uuid.uuid4().hex
+
+
+@click.command()
+@click.option("--conversation", metavar="ID", help="Go on with this conversation.")
+@click.option("--last", is_flag=True, help="Go on with the conversation that was used last.")
+@click.option("--url", metavar="URL", help="A server elsewhere.  [default: the one that has the data folder]")
+@common_options
+def chat(
+    conversation: str | None,
+    last: bool,
+    url: str | None,
+    config_file: Path | None,
+    as_json: bool,
+    data_dir: str | None,
+) -> int:
+    """Talk to the running server.
+
+    On a terminal: a conversation with streamed answers; Ctrl-C stops an answer, Ctrl-D leaves. With text
+    piped in: one message and its answer, as in `echo "Why is the sky blue?" | chatd chat`.
+    """
+    if conversation and last:
+        raise click.UsageError("--conversation and --last exclude each other.")
+    console = Console(highlight=False)
+    talk = Talk(server_url(settings_from({"data_dir": data_dir}, config_file), url))
+    _wait_ready(talk.url, console)
+    view = _view(talk.url, conversation, last)
+    talk.resume(view)
+    with asyncio.Runner() as runner:
+        if not sys.stdin.isatty():
+            return _once(runner, talk, screen_for(as_json=as_json, console=console))
+        if not as_json:
+            _greet(console, talk.url, runner.run(hello(talk.url)), view)
+        return _converse(runner, talk, console, as_json=as_json)
+
+
+def _wait_ready(url: str, console: Console) -> None:
+    if not console.is_terminal:
+        return wait_ready(url, lambda _: None)
+    with console.status("") as status:
+        return wait_ready(url, lambda text: status.update(f"[dim]the server is starting: {text}[/dim]"))
+
+
+def _view(url: str, conversation: str | None, last: bool) -> dict[str, Any]:
+    """The conversation to go on with as the server's JSON; empty for a new one."""
+    if last:
+        newest = get_json(url, "/api/v1/conversations?limit=1")["conversations"]
+        conversation = newest[0]["id"] if newest else None
+    if conversation is None:
+        return {}
+    view: dict[str, Any] = get_json(url, "/api/v1/conversations/" + quote(conversation, safe=""))
+    return view
+
+
+def _greet(console: Console, url: str, session: SessionCreated, view: dict[str, Any]) -> None:
+    context = f"{session.context_length:,} tokens of context" if session.context_length else ""
+    console.print(f"[bold]chatd[/bold] · {escape(session.model or '')} · {context} · {escape(url)}")
+    console.print("/help lists commands · Ctrl-C stops an answer · Ctrl-D leaves", style="dim")
+    if view:
+        console.print(f"\nGoing on with [bold]{escape(harmless(view['title']))}[/bold] ({view['id']})")
+    for message in _path(view)[-2:]:
+        mark = "> " if message["role"] == "user" else ""
+        console.print(mark + harmless(message["text"]), style="dim", markup=False)
+    console.print()
+
+
+def _path(view: dict[str, Any]) -> list[dict[str, Any]]:
+    """Messages from the first one to the tip."""
+    by_id = {message["id"]: message for message in view.get("messages", ())}
+    path: list[dict[str, Any]] = []
+    message = by_id.get(view.get("tip_id"))
+    while message is not None:
+        path.append(message)
+        message = by_id.get(message["parent_id"])
+    return path[::-1]
+
+
+def _once(runner: asyncio.Runner, talk: Talk, screen: Screen) -> int:
+    """One message from standard input."""
+    text = sys.stdin.read().strip()
+    if not text:
+        raise click.UsageError("there is no message: standard input is empty.")
+    ending = _answer(runner, talk, talk.message(text), screen)
+    if ending is None or isinstance(ending, ResponseCancelled):
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED if isinstance(ending, ResponseFailed) else 0
+
+
+def _converse(runner: asyncio.Runner, talk: Talk, console: Console, *, as_json: bool) -> int:
+    import readline  # noqa: F401  (gives input() its line editing and history)
+
+    interrupted = False
+    while True:
+        try:
+            line = _read_message("" if as_json else "> ")
+        except EOFError:
+            console.print()
+            return 0
+        except KeyboardInterrupt:
+            console.print("\nCtrl-C again, or Ctrl-D, leaves." if not interrupted else "")
+            if interrupted:
+                return 0
+            interrupted = True
+            continue
+        interrupted = False
+        if not _obey(runner, talk, line, console, as_json=as_json):
+            return 0
+
+
+def _obey(runner: asyncio.Runner, talk: Talk, line: str, console: Console, *, as_json: bool) -> bool:
+    """Do what the line says. False: leave."""
+    try:
+        match line.strip():
+            case "":
+                return True
+            case "/quit" | "/exit":
+                return False
+            case "/help":
+                console.print(HELP, style="dim", markup=False)
+                return True
+            case "/new":
+                talk.resume({})
+                console.print("A new conversation.", style="dim")
+                return True
+            case "/retry":
+                create = talk.retry()
+            case "/continue":
+                create = talk.go_on()
+            case command if re.fullmatch(r"/[a-z]+", command):
+                raise NotFound(f"There is no command {command}; /help lists them.")
+            case text:
+                create = talk.message(text)
+        return _answer(runner, talk, create, screen_for(as_json=as_json, console=console)) is not None
+    except ChatdError as error:
+        console.print(error.message, style="red", markup=False)
+        return True
+
+
+def _read_message(prompt: str) -> str:
+    """One line of a person, or several joined by backslashes."""
+    lines = [input(prompt)]
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1][:-1]
+        lines.append(input("  "))
+    return "\n".join(lines)
+
+
+def _answer(runner: asyncio.Runner, talk: Talk, create: ResponseCreate, screen: Screen) -> AnyEnding | None:
+    """Have one answer shown. None: the person left in the middle of it."""
+    try:
+        return runner.run(_interruptible(AnswerClient(talk.url, create), talk, screen))
+    except asyncio.CancelledError:
+        return None
+    finally:
+        screen.close()
+
+
+async def _interruptible(client: AnswerClient, talk: Talk, screen: Screen) -> AnyEnding:
+    """The first Ctrl-C asks the server to stop, the second gives up."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task
+    asked = False
+
+    def on_interrupt() -> None:
+        nonlocal asked
+        if asked:
+            task.cancel()
+        asked = True
+        client.cancel()
+
+    def heard(event: Heard) -> None:
+        if isinstance(event, ResponseCreated):
+            talk.conversation_id, talk.last_answer_id = event.conversation_id, event.message_id
+        screen.heard(event)
+
+    loop.add_signal_handler(signal.SIGINT, on_interrupt)
+    try:
+        return await client.run(heard)
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)

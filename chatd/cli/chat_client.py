@@ -1,0 +1,177 @@
+"""One answer over chatd.v1, whole, whatever becomes of the connection.
+
+    connect -> create (idempotency key) -> events ... -> ending
+       ^            or, once the response's id is known: subscribe after the last seq
+       +------------ connection lost, or the server says "later" -----------+
+
+The idempotency key makes it safe to send a create again whose answer was never heard; ``seq`` makes
+every piece of text arrive once.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+
+from chatd.cli.connect import ServerRefused, is_local
+from chatd.errors import BadFrame, SetupError
+from chatd.server.protocol import (
+    SUBPROTOCOL,
+    AnyEnding,
+    ClientEvent,
+    Error,
+    ResponseCancel,
+    ResponseCreate,
+    ResponseCreated,
+    ResponseDelta,
+    ResponseSubscribe,
+    ServerEvent,
+    SessionCreated,
+    SessionHello,
+    decode_server,
+    encode,
+)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+MOST_TRIES = 12
+"""Failed tries in a row, about 40 s of pauses, before giving up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The connection is gone, or the server said "later"; the next try comes in ``pause_s`` seconds."""
+
+    reason: str
+    pause_s: float
+
+
+Heard = ServerEvent | Waiting
+
+
+class _Later(Exception):
+    """The server asked to come again."""
+
+
+def socket_url(url: str) -> str:
+    """http://host/chat -> ws://host/chat/ws"""
+    return "ws" + url.removeprefix("http") + "/ws"
+
+
+def open_socket(url: str) -> connect:
+    """A connection to the server whose page is at ``url`` (loopback never goes through a proxy)."""
+    return connect(
+        socket_url(url),
+        subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]
+        compression=None,
+        proxy=None if is_local(url) else True,
+        max_size=None,
+    )
+
+
+async def hello(url: str) -> SessionCreated:
+    """What server this is. `SetupError` if there is none."""
+    try:
+        async with open_socket(url) as socket:
+            await socket.send(encode(SessionHello()), text=True)
+            async for frame in socket:
+                if isinstance(event := _known(frame), SessionCreated):
+                    return event
+    except (OSError, ConnectionClosed, InvalidHandshake) as error:
+        raise SetupError(f"The server at {url} cannot be reached: {error}.") from None
+    raise SetupError(f"The server at {url} closed the connection. It may be stopping; try again.")
+
+
+def _known(frame: str | bytes) -> ServerEvent | None:
+    """None for a frame of a newer server that this client does not know."""
+    try:
+        return decode_server(frame)
+    except BadFrame:
+        return None
+
+
+class AnswerClient:
+    """Asks for one answer and hears it to its end. Use once."""
+
+    def __init__(
+        self, url: str, create: ResponseCreate, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        self._url = url
+        self._create = create
+        self._sleep = sleep
+        self._response_id = ""
+        self._seq = 0
+        self._tries = 0
+        self._id_known = asyncio.Event()
+        self._cancel_wanted = asyncio.Event()
+
+    def cancel(self) -> None:
+        """Ask the server to stop, now or as soon as the response has an id. The ending still comes."""
+        self._cancel_wanted.set()
+
+    async def run(self, heard: Callable[[Heard], None]) -> AnyEnding:
+        """Tell ``heard`` each event of this answer once, and return its ending.
+
+        `ServerRefused` if the server will not do it, `SetupError` if it cannot be reached for good.
+        Cancelled, it leaves the answer running on the server for the server's grace period.
+        """
+        while True:
+            try:
+                async with open_socket(self._url) as socket:
+                    return await self._hear(socket, heard)
+            except (OSError, ConnectionClosed, InvalidHandshake, _Later) as error:
+                self._tries += 1
+                if self._tries >= MOST_TRIES:
+                    raise SetupError(f"The server at {self._url} cannot be reached: {error}.") from None
+                pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._tries - 1))
+                heard(Waiting(str(error), pause))
+                await self._sleep(pause)
+
+    async def _hear(self, socket: ClientConnection, heard: Callable[[Heard], None]) -> AnyEnding:
+        canceller = asyncio.create_task(self._send_cancel(socket))
+        try:
+            await socket.send(encode(self._opening()), text=True)
+            async for frame in socket:
+                event = _known(frame)
+                if event is None or not self._is_new(event):
+                    continue
+                heard(event)
+                if isinstance(event, AnyEnding):
+                    return event
+            raise _Later("the connection was closed")
+        finally:
+            canceller.cancel()
+            await asyncio.gather(canceller, return_exceptions=True)
+
+    def _opening(self) -> ClientEvent:
+        return ResponseSubscribe(self._response_id, self._seq) if self._response_id else self._create
+
+    async def _send_cancel(self, socket: ClientConnection) -> None:
+        await self._cancel_wanted.wait()
+        await self._id_known.wait()
+        await socket.send(encode(ResponseCancel(self._response_id)), text=True)
+
+    def _is_new(self, event: ServerEvent) -> bool:
+        """Take note of the event. False: not about this answer, or heard before."""
+        match event:
+            case ResponseCreated(idempotency_key=key) if key == self._create.idempotency_key:
+                is_new = not self._response_id
+                self._response_id = event.response_id
+                self._id_known.set()
+            case ResponseDelta(response_id=rid) if rid == self._response_id:
+                is_new = event.seq > self._seq
+                self._seq = max(self._seq, event.seq)
+            case Error() if self._is_mine(event):
+                if event.retryable:
+                    raise _Later(event.message)
+                raise ServerRefused(event.message)
+            case _:
+                return getattr(event, "response_id", "") == self._response_id != ""
+        self._tries = 0
+        return is_new
+
+    def _is_mine(self, event: Error) -> bool:
+        """Errors that name nothing answer the only request on this socket."""
+        names = {event.idempotency_key or "", event.response_id or ""} - {""}
+        return not names or not names.isdisjoint({self._create.idempotency_key, self._response_id})

@@ -1,0 +1,187 @@
+"""One answer arrives whole and once, whatever becomes of the connection."""
+
+import asyncio
+
+import pytest
+
+from chatd.cli.chat_client import MOST_TRIES, AnswerClient, Heard, Waiting, hello, socket_url
+from chatd.cli.connect import ServerRefused
+from chatd.errors import SetupError
+from chatd.server.protocol import (
+    Error,
+    ResponseCancelled,
+    ResponseCompleted,
+    ResponseCreate,
+    ResponseDelta,
+    SessionCreated,
+)
+from tests.cli.scripted_server import Peer, ScriptedServer, created, delta, ending
+
+CREATE = ResponseCreate("key-1", input="Hello")
+
+
+class Pauses:
+    """Sleeps that take no time and are counted."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        await asyncio.sleep(0)
+
+
+def text_of(heard: list[Heard]) -> str:
+    return "".join(event.delta for event in heard if isinstance(event, ResponseDelta))
+
+
+async def whole(peer: Peer) -> None:
+    frame = await peer.take()
+    await peer.say(
+        created(frame["idempotency_key"]), delta(1, "Hel"), delta(2, "lo"), delta(3, "!"), ending()
+    )
+
+
+async def test_an_answer_from_create_to_ending() -> None:
+    heard: list[Heard] = []
+    async with ScriptedServer(whole) as server:
+        end = await AnswerClient(server.url, CREATE).run(heard.append)
+    assert isinstance(end, ResponseCompleted)
+    assert heard[-1] is end
+    assert text_of(heard) == "Hello!"
+    assert server.received == [{"type": "response.create", "idempotency_key": "key-1", "input": "Hello"}]
+
+
+@pytest.mark.parametrize("cut_after", [0, 1, 2, 3])
+async def test_o1_a_cut_connection_is_resumed_after_the_last_piece(cut_after: int) -> None:
+    pieces = [delta(1, "Hel"), delta(2, "lo"), delta(3, "!")]
+
+    async def breaks(peer: Peer) -> None:
+        await peer.take()
+        await peer.say(created("key-1"), *pieces[:cut_after])
+        peer.cut()
+
+    async def resumes(peer: Peer) -> None:
+        frame = await peer.take()
+        await peer.say(*pieces[frame["after_seq"] :], ending())
+
+    heard: list[Heard] = []
+    async with ScriptedServer(breaks, resumes) as server:
+        await AnswerClient(server.url, CREATE, Pauses()).run(heard.append)
+    assert text_of(heard) == "Hello!"
+    assert server.received[1] == {"type": "response.subscribe", "response_id": "r1", "after_seq": cut_after}
+    assert len([event for event in heard if isinstance(event, Waiting)]) == 1
+
+
+async def test_pieces_that_come_twice_are_heard_once() -> None:
+    async def repeats(peer: Peer) -> None:
+        await peer.take()
+        await peer.say(
+            created("key-1"), delta(1, "a"), delta(1, "a"), created("key-1"), delta(2, "b"), ending()
+        )
+
+    heard: list[Heard] = []
+    async with ScriptedServer(repeats) as server:
+        await AnswerClient(server.url, CREATE).run(heard.append)
+    assert text_of(heard) == "ab"
+    assert len(heard) == 4
+
+
+async def test_a_create_nobody_answered_is_sent_again_under_its_key() -> None:
+    async def deaf(peer: Peer) -> None:
+        await peer.take()
+        peer.cut()
+
+    heard: list[Heard] = []
+    async with ScriptedServer(deaf, deaf, whole) as server:
+        await AnswerClient(server.url, CREATE, pauses := Pauses()).run(heard.append)
+    assert [frame["idempotency_key"] for frame in server.received] == ["key-1"] * 3
+    assert pauses.seconds == [0.2, 0.4]
+    assert text_of(heard) == "Hello!"
+
+
+async def test_later_is_tried_again_and_no_is_not() -> None:
+    async def busy(peer: Peer) -> None:
+        await peer.take()
+        await peer.say(Error("not_ready", "The model is loading.", True, idempotency_key="key-1"))
+
+    async def refuses(peer: Peer) -> None:
+        await peer.take()
+        await peer.say(Error("context_length_exceeded", "Too long: 9 of 8.", False, idempotency_key="key-1"))
+
+    heard: list[Heard] = []
+    async with ScriptedServer(busy, whole) as server:
+        await AnswerClient(server.url, CREATE, Pauses()).run(heard.append)
+    assert heard[0] == Waiting("The model is loading.", 0.2)
+    async with ScriptedServer(refuses) as server:
+        with pytest.raises(ServerRefused, match="9 of 8"):
+            await AnswerClient(server.url, CREATE, Pauses()).run(heard.append)
+    assert server.connections == 1
+
+
+async def test_other_responses_and_unknown_frames_do_not_matter() -> None:
+    async def chatty(peer: Peer) -> None:
+        await peer.take()
+        await peer.say_raw('{"type": "from.the.future"}')
+        await peer.say(
+            created("somebody-else", "r9"), delta(1, "no", "r9"), Error("x", "y", True, response_id="r9")
+        )
+        await peer.say(
+            created("key-1"), delta(1, "no", "r9"), delta(1, "yes"), ending(response_id="r9"), ending()
+        )
+
+    heard: list[Heard] = []
+    async with ScriptedServer(chatty) as server:
+        await AnswerClient(server.url, CREATE).run(heard.append)
+    assert text_of(heard) == "yes"
+    assert len(heard) == 3
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_cancel_is_sent_once_the_response_has_an_id(early: bool) -> None:
+    async def long(peer: Peer) -> None:
+        await peer.take()
+        await peer.say(created("key-1"), delta(1, "Once upon"))
+        await peer.take()
+        await peer.say(ending(ResponseCancelled, finish_reason="cancelled", last_seq=1))
+
+    def heard(event: Heard) -> None:
+        if isinstance(event, ResponseDelta):
+            client.cancel()
+
+    async with ScriptedServer(long) as server:
+        client = AnswerClient(server.url, CREATE)
+        if early:
+            client.cancel()
+        end = await client.run(heard)
+    assert isinstance(end, ResponseCancelled)
+    assert server.received[1] == {"type": "response.cancel", "response_id": "r1"}
+    assert len(server.received) == 2
+
+
+async def test_giving_up_says_which_server() -> None:
+    async with ScriptedServer(whole) as server:
+        url = server.url
+    heard: list[Heard] = []
+    with pytest.raises(SetupError, match=url):
+        await AnswerClient(url, CREATE, pauses := Pauses()).run(heard.append)
+    assert len(pauses.seconds) == len(heard) == MOST_TRIES - 1
+    assert max(pauses.seconds) == 5.0
+
+
+async def test_hello_names_the_server() -> None:
+    session = SessionCreated("s1", "SmolLM2", 8192, "0.1.0", 15.0, "CNY")
+
+    async def greets(peer: Peer) -> None:
+        assert (await peer.take())["type"] == "session.hello"
+        await peer.say(session)
+
+    async with ScriptedServer(greets) as server:
+        assert await hello(server.url) == session
+    with pytest.raises(SetupError, match="cannot be reached"):
+        await hello(server.url)
+
+
+def test_socket_addresses() -> None:
+    assert socket_url("http://127.0.0.1:8000") == "ws://127.0.0.1:8000/ws"
+    assert socket_url("https://example.org/chat") == "wss://example.org/chat/ws"
