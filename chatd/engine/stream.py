@@ -78,7 +78,7 @@ class TokenStream(Generic[RecordT]):
     """One reader's slot.
 
     ``after_seq`` is the last seq the reader already has, ``known_seq`` the last that is stored.
-    ``on_taken`` hears the seq of each delta as it is given out, ``on_close`` the one close.
+    ``on_taken`` hears of each delta and of the ending as they are given out, ``on_close`` of the one close.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TokenStream(Generic[RecordT]):
         *,
         after_seq: int = 0,
         known_seq: int = 0,
-        on_taken: Callable[[int], None] | None = None,
+        on_taken: Callable[[Delta | Ended[RecordT]], None] | None = None,
         on_close: Callable[[], None] | None = None,
         max_held_chars: int = MAX_HELD_CHARS,
     ) -> None:
@@ -184,13 +184,18 @@ class TokenStream(Generic[RecordT]):
             delta, self._delta = self._delta, None
             return self._give(delta)
         if self._ended is not None and self.cursor >= self.known:
-            self.close()
-            return self._ended
+            return self._give_ending(self._ended)
         return None
 
     def _give(self, delta: Delta) -> Delta:
         self.cursor = delta.seq
         self.known = max(self.known, delta.seq)
         if self._on_taken is not None:
-            self._on_taken(delta.seq)
+            self._on_taken(delta)
         return delta
+
+    def _give_ending(self, ended: Ended[RecordT]) -> Ended[RecordT]:
+        if self._on_taken is not None:
+            self._on_taken(ended)
+        self.close()
+        return ended

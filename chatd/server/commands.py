@@ -1,0 +1,56 @@
+"""What a client may ask of `ChatService`, and what it is told at once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from chatd.ids import ConversationId, MessageId, ResponseId
+
+Kind = Literal["input", "edit", "regenerate", "continue"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTurn:
+    """One message of a history that came as text."""
+
+    role: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateCommand:
+    """One wish for an answer. ``params`` are as they came on the wire, unchecked.
+
+    ``input`` goes under ``parent_id``, else under the tip of ``conversation_id``, else into a new
+    conversation. ``target_id`` is what an edit, a regenerate or a continue is about. ``messages`` is
+    a whole history as text (then nothing else names a place). ``grace_s`` is how long generation
+    goes on with nobody reading (None: the server's setting; 0: it ends with its last reader).
+    """
+
+    kind: Kind = "input"
+    input: str = ""
+    idempotency_key: str | None = None
+    conversation_id: ConversationId | None = None
+    parent_id: MessageId | None = None
+    target_id: MessageId | None = None
+    params: Mapping[str, object] = field(default_factory=dict)
+    messages: tuple[ChatTurn, ...] | None = None
+    hidden: bool = False
+    grace_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """``replay``: the key was used before and these are the ids of that time; nothing new runs.
+
+    ``dropped_turns`` of the oldest turns were left out of the prompt (``truncation: "auto"``).
+    ``miss`` says why earlier ids could not be kept, if so (see `PromptPlan.miss`).
+    """
+
+    response_id: ResponseId
+    conversation_id: ConversationId
+    user_message_id: MessageId | None
+    message_id: MessageId
+    replay: bool
+    dropped_turns: int = 0
+    miss: str = ""

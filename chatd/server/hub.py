@@ -1,0 +1,187 @@
+"""Hub: all running responses on the loop's side, and who reads them.
+
+Laws:
+
+- A response is here from before its ledger row is opened until its ending was published, so that whoever
+  learns its id finds it either here or ended in the store.
+- A response that nobody reads is ended ``grace_s`` after its last reader left. It is never ended because
+  a reader is slow.
+- Readers come and go in any number; each has a stream of its own and none waits for another.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from chatd.engine.messages import EngineState, StepOutput
+from chatd.engine.stream import Delta, Ended
+from chatd.errors import InvalidParameter, NotFound
+from chatd.ids import Namespace, ResponseId, Rid
+from chatd.server.flush import Flusher
+from chatd.server.live import LiveResponse, ResponseStream
+from chatd.store.records import ResponseRecord
+from chatd.store.store import Store
+
+ATTACH_S = 5.0
+"""The least time a response waits for its first reader."""
+READ_CHARS = 64 * 1024
+"""Text read back from the store at once, for a reader that is behind."""
+
+Taken = Delta | Ended[ResponseRecord]
+
+
+class Hub:
+    """``abort`` ends a request in the engine; it may be called for any rid at any time."""
+
+    def __init__(self, store: Store, flusher: Flusher, abort: Callable[[Rid], None]) -> None:
+        self.state = EngineState()
+        self._store = store
+        self._flusher = flusher
+        self._abort = abort
+        self._live: dict[ResponseId, LiveResponse] = {}
+        self._reapers: dict[ResponseId, asyncio.TimerHandle] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def open_count(self) -> int:
+        """Responses that have not ended yet."""
+        return len(self._live)
+
+    def find(self, namespace: Namespace, response_id: ResponseId) -> LiveResponse | None:
+        """The running response of that account, if there is one."""
+        live = self._live.get(response_id)
+        return live if live is not None and live.namespace == namespace else None
+
+    def add(self, live: LiveResponse) -> None:
+        self._live[live.id] = live
+        self._idle.clear()
+
+    def discard(self, live: LiveResponse) -> None:
+        """It has ended, or never began. Idempotent."""
+        self._live.pop(live.id, None)
+        self._disarm(live)
+        if not self._live:
+            self._idle.set()
+
+    def on_step(self, out: StepOutput) -> None:
+        """Take in one step's updates. Cheap: a dict look-up and an append for each."""
+        self.state, self._flusher.counters = out.state, out.counters
+        for update in out.updates:
+            live = self._live.get(ResponseId(update.rid))
+            if live is not None:
+                live.apply(update)
+                self._flusher.changed(live)
+
+    def cancel(self, live: LiveResponse) -> None:
+        """Ask the engine to end it. Its ending comes as any other does."""
+        live.cancelled = True
+        self._abort(Rid(live.id))
+
+    def attach(self, live: LiveResponse, after_seq: int) -> ResponseStream:
+        """A stream of a running response from ``after_seq`` on."""
+        stream = self._stream(
+            live.namespace,
+            live.id,
+            after_seq,
+            known_seq=live.published_seq,
+            on_taken=lambda event: self._taken(live, event),
+            on_close=lambda: self._detach(live, stream),
+        )
+        live.attach(stream)
+        self._disarm(live)
+        return stream
+
+    def replay(self, record: ResponseRecord, after_seq: int) -> ResponseStream:
+        """A stream of a response that has ended: the rest of its text and its ending, from the store."""
+
+        def taken(event: Taken) -> None:
+            if isinstance(event, Ended) and record.delivered < record.output_tokens:
+                self._flusher.delivered(record.id, record.output_tokens)
+
+        stream = self._stream(
+            record.namespace, record.id, after_seq, known_seq=record.last_seq, on_taken=taken
+        )
+        stream.put(Ended(record, record.last_seq))
+        return stream
+
+    def await_reader(self, live: LiveResponse) -> None:
+        """It just began: give its first reader time to come."""
+        if not live.streams:
+            self._arm(live, max(live.grace_s, ATTACH_S))
+
+    def desert(self, live: LiveResponse) -> None:
+        """Whoever started it is gone already."""
+        if not live.streams and live.id in self._live:
+            self._arm(live, live.grace_s)
+
+    def abandon(self) -> None:
+        """The engine does not answer any more: end what is open by ourselves."""
+        for live in self.open_responses():
+            live.abandon()
+            self._flusher.changed(live)
+
+    async def idle(self) -> None:
+        """Wait until nothing is open. Cancelled, it leaves nothing behind."""
+        await self._idle.wait()
+
+    def open_responses(self) -> list[LiveResponse]:
+        return list(self._live.values())
+
+    def _stream(
+        self,
+        namespace: Namespace,
+        response_id: ResponseId,
+        after_seq: int,
+        *,
+        known_seq: int,
+        on_taken: Callable[[Taken], None],
+        on_close: Callable[[], None] | None = None,
+    ) -> ResponseStream:
+        if after_seq > known_seq:
+            raise InvalidParameter(
+                f"after_seq is {after_seq}, but only {known_seq} pieces were sent.", param="after_seq"
+            )
+
+        async def read_after(seq: int) -> Delta:
+            return await self._read_after(response_id, seq)
+
+        return ResponseStream(
+            read_after, after_seq=after_seq, known_seq=known_seq, on_taken=on_taken, on_close=on_close
+        )
+
+    async def _read_after(self, response_id: ResponseId, seq: int) -> Delta:
+        """Stored text after ``seq``: whole rows, until they hold `READ_CHARS`."""
+        parts: list[str] = []
+        last_seq, chars = seq, 0
+        for piece in await self._store.pieces_after(response_id, seq):
+            parts.append(piece.text)
+            last_seq, chars = piece.seq, chars + len(piece.text)
+            if chars >= READ_CHARS:
+                break
+        if not parts:
+            raise NotFound("This response was deleted.")
+        return Delta(seq + 1, last_seq, "".join(parts))
+
+    def _taken(self, live: LiveResponse, event: Taken) -> None:
+        count = live.tokens_at(event.seq) if isinstance(event, Delta) else event.record.output_tokens
+        if count > live.delivered:
+            live.delivered = count
+            self._flusher.delivered(live.id, count)
+
+    def _detach(self, live: LiveResponse, stream: ResponseStream) -> None:
+        live.streams.discard(stream)
+        if not live.streams and live.id in self._live:
+            self._arm(live, live.grace_s)
+
+    def _arm(self, live: LiveResponse, delay_s: float) -> None:
+        self._disarm(live)
+        if delay_s <= 0:
+            self.cancel(live)
+        else:
+            loop = asyncio.get_running_loop()
+            self._reapers[live.id] = loop.call_later(delay_s, self.cancel, live)
+
+    def _disarm(self, live: LiveResponse) -> None:
+        reaper = self._reapers.pop(live.id, None)
+        if reaper is not None:
+            reaper.cancel()
