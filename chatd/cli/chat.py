@@ -4,7 +4,6 @@ import asyncio
 import re
 import signal
 import sys
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from rich.markup import escape
 from chatd.cli.chat_client import AnswerClient, Heard, hello
 from chatd.cli.chat_screen import Screen, harmless, screen_for
 from chatd.cli.connect import get_json, server_url, wait_ready
+from chatd.cli.ids import new_id
 from chatd.cli.options import common_options, settings_from
 from chatd.errors import ChatdError, NotFound
 from chatd.server.protocol import (
@@ -54,23 +54,18 @@ class Talk:
         self.last_answer_id = answers[-1] if answers else None
 
     def message(self, text: str) -> ResponseCreate:
-        return ResponseCreate(new_key(), input=text, conversation_id=self.conversation_id)
+        return ResponseCreate(new_id(), input=text, conversation_id=self.conversation_id)
 
     def retry(self) -> ResponseCreate:
-        return ResponseCreate(new_key(), regenerate=self._answer())
+        return ResponseCreate(new_id(), regenerate=self._answer())
 
     def go_on(self) -> ResponseCreate:
-        return ResponseCreate(new_key(), continues=self._answer())
+        return ResponseCreate(new_id(), continues=self._answer())
 
     def _answer(self) -> str:
         if self.last_answer_id is None:
             raise NotFound("There is no answer in this conversation yet.")
         return self.last_answer_id
-
-
-def new_key() -> str:
-    """An idempotency key."""
-    return uuid.uuid4().hex
 
 
 @click.command()

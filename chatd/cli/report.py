@@ -1,0 +1,89 @@
+"""``chatd report``: what each session used and cost, and whether the ledger is right."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+from chatd.cli.connect import get_json
+from chatd.cli.ids import new_id
+from chatd.cli.options import common_options, settings_from
+from chatd.cli.report_view import print_table, print_verdict, write_csv, write_json
+from chatd.config import Settings
+from chatd.data_dir import hold_data_dir, live_server
+from chatd.errors import SetupError
+from chatd.price_file import load_prices
+from chatd.server.report_views import report_of, verdict_of
+from chatd.store.prices import PriceBook
+from chatd.store.store import Store
+
+EXIT_WRONG = 1
+
+T = TypeVar("T")
+
+
+@click.command()
+@click.option("--csv", "as_csv", is_flag=True, help="Write CSV, one line a session.")
+@click.option(
+    "--verify", is_flag=True, help="Check the ledger against what was stored and counted; exit 1 if wrong."
+)
+@common_options
+def report(as_csv: bool, verify: bool, config_file: Path | None, as_json: bool, data_dir: str | None) -> int:
+    """What each session used, what of it was reused, and what it cost.
+
+    Asks the running server; without one it reads the data folder itself.
+    """
+    if as_csv and (as_json or verify):
+        raise click.UsageError("--csv goes with neither --json nor --verify.")
+    settings = settings_from({"data_dir": data_dir}, config_file)
+    console = Console(highlight=False)
+    if verify:
+        verdict = _verdict(settings)
+        write_json(verdict, sys.stdout) if as_json else print_verdict(verdict, console)
+        return 0 if verdict["ok"] else EXIT_WRONG
+    sessions = _sessions(settings)
+    if as_json:
+        write_json(sessions, sys.stdout)
+    elif as_csv:
+        write_csv(sessions, sys.stdout)
+    else:
+        print_table(sessions, console)
+    return 0
+
+
+def _sessions(settings: Settings) -> dict[str, Any]:
+    if server := live_server(settings.data_dir):
+        found: dict[str, Any] = get_json(server.url, "/api/v1/report")
+        return found
+    return _offline(settings, lambda store: store.sessions_report(), report_of)
+
+
+def _verdict(settings: Settings) -> dict[str, Any]:
+    if server := live_server(settings.data_dir):
+        found: dict[str, Any] = get_json(server.url, "/api/v1/report/verify")
+        return found
+    return _offline(settings, lambda store: store.verify(), verdict_of)
+
+
+def _offline(
+    settings: Settings, ask: Callable[[Store], Awaitable[T]], show: Callable[[T], dict[str, Any]]
+) -> dict[str, Any]:
+    """Open the data folder as its only user and ask the store."""
+    if not settings.data_dir.is_dir():
+        raise SetupError(f"There is no data folder {settings.data_dir}; name the server's with --data-dir.")
+    prices = load_prices(settings.prices) if settings.prices else PriceBook()
+
+    async def asked() -> T:
+        store = await Store.open(settings.data_dir, prices=prices, clock=time.time, new_id=new_id)
+        try:
+            return await ask(store)
+        finally:
+            await store.close()
+
+    with hold_data_dir(settings.data_dir):
+        return show(asyncio.run(asked()))
