@@ -1,37 +1,27 @@
 """Leases of KV pages for prompts: the one door to the page pool and the radix tree.
 
-Who owns the pages of a lease, as half-open intervals of tokens (``|`` at page boundaries, ``:`` anywhere)::
+Who owns the pages of a lease, by half-open intervals of tokens; all borders but two are page boundaries::
 
-    0               matched_len    tree_len              kv_len       capacity
-    |---------------|--------------|---------------------:------------|
-    | tree, matched | tree, put    | request: pages whose KV is       |
-    | by acquire    | by insert    | written, then pages still empty  |
-    |               |   cached_len lies in [matched_len, matched_len + page_size], not right of tree_len later
+    0           matched_len      tree_len             kv_len             capacity
+    [--- tree, ---)[--- tree, ---)[--- request, -------)[--- request, ---)
+        matched        inserted        KV written           still empty
+                 ^ cached_len: matched_len and, where slots were copied, the part of a page after it
 
-- ``pages[: tree_len // page_size]`` are the tree's, held by a lock on ``node``, whose path they are.
-- ``pages[tree_len // page_size :]`` are the request's own; nobody else can see them.
-- ``insert`` moves ``tree_len`` right over whole written pages: each either becomes the tree's or, where the
-  tree has that page already, is freed and replaced by the tree's. ``release`` does the same, hands a partly
-  written last page over as a tail (or frees it), frees what is right of it and drops the lock. So at the end
-  each page the request ever took is the tree's or free: nothing leaks.
-- ``purge`` frees everything right of ``tree_len`` and detaches the tree's part right of ``matched_len``.
+- Left of ``tree_len`` pages are the tree's and may be in many leases at once. They stay because the lease
+  holds ``node``, whose path they are. Right of it they are this request's own and in no other list.
+- `grow` moves ``capacity``. `insert` moves ``tree_len`` over whole written pages: each becomes the tree's or,
+  where the tree has that page already, is freed and its place taken by the tree's.
+- `release` does what `insert` does, gives the tree a partly written last page as a tail or frees it, frees
+  what is right of that and lets ``node`` go. So every page the request ever took ends as the tree's or free.
+- `purge` detaches what lies in [matched_len, tree_len), frees all right of it and lets ``node`` go.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from chatd.cache.page_pool import PagePool, require
-from chatd.cache.radix_tree import (
-    ID_BYTES,
-    SHARED,
-    Evicted,
-    Match,
-    RadixNode,
-    RadixTree,
-    common_len,
-    crossing_floor,
-    pack,
-)
+from chatd.cache.radix_node import ID_BYTES, SHARED, RadixNode, common_len, crossing_floor, pack
+from chatd.cache.radix_tree import Evicted, Match, RadixTree
 from chatd.engine.plan import PageCopy
 from chatd.ids import Namespace
 
@@ -44,10 +34,9 @@ def drop(evicted: Evicted) -> None:
 class Lease:
     """A pinned prefix plus own pages, for one running request. Changed by its `PrefixCache` only.
 
-    ``pages`` is the page-table row: valid until the next call with this lease, which may replace entries by
-    equal pages of the tree. ``cached_len`` tokens had KV when the lease was made. ``copy``, if set, must be
-    carried out before the first forward pass; its source is safe until the next insert, release or purge of
-    this lease.
+    ``pages`` is the page-table row, valid until the next call with this lease. ``cached_len`` tokens have KV
+    from the start, once ``copy``, if there is one, is carried out: before the first forward pass and before
+    the next insert, release or purge of this lease (until then its source is safe). The rest is the cache's.
     """
 
     namespace: Namespace
@@ -107,17 +96,15 @@ class PrefixCache:
         return self._tree.evictable_pages
 
     def match_len(self, ids: Sequence[int], namespace: Namespace) -> int:
-        """The ``cached_len`` that `acquire` would give now, pages permitting. Changes nothing, not even the
-        LRU.
-        """
+        """The ``cached_len`` that `acquire` would give now. Changes nothing, not even the LRU order."""
         return self._match(pack(ids), namespace).total_len
 
     def acquire(self, ids: Sequence[int], namespace: Namespace) -> Lease:
         """Pin the longest cached prefix of ``ids``: ``cached_len`` is at most ``len(ids) - 1``.
 
         Where the match ends inside a page, its slots are to be copied into a page of the lease (``copy``);
-        if no page can be had for that, ``cached_len`` is rounded down to whole pages. Refreshes only what
-        was matched. The lease must be ended by `release` or `purge`.
+        if no page can be had for that, ``cached_len`` is rounded down to whole pages. Only what was matched
+        counts as used. The lease must be ended by `release` or `purge`.
         """
         key = pack(ids)
         match = self._match(key, namespace)
@@ -144,9 +131,7 @@ class PrefixCache:
         return lease
 
     def grow(self, lease: Lease, num_pages: int) -> bool:
-        """Append ``num_pages`` fresh own pages, evicting if need be; False, and nothing changed, if too
-        few.
-        """
+        """Append ``num_pages`` fresh own pages, evicting if need be. False: too few, and nothing changed."""
         require(not lease.released, "an ended lease cannot grow")
         pages = self._alloc(num_pages)
         if pages is None:
@@ -165,8 +150,7 @@ class PrefixCache:
         self._store(lease, ids, kv_len, final=False)
 
     def release(self, lease: Lease, ids: Sequence[int], kv_len: int) -> None:
-        """End the lease and keep the KV of ``ids[:kv_len]`` for others, the partly filled last page as a
-        tail.
+        """End the lease and keep the KV of ``ids[:kv_len]`` for others, a partly filled last page included.
 
         ``kv_len`` counts what was really written; up to ``cached_len`` nothing is new and nothing is kept. A
         second call does nothing. ``lease.pages`` is empty afterwards.
@@ -179,11 +163,10 @@ class PrefixCache:
         self._end(lease)
 
     def purge(self, lease: Lease) -> None:
-        """End the lease because its KV is bad: nothing of its path beyond ``matched_len`` can be matched
-        again.
+        """End the lease because its KV is bad: nothing it put on its path can be matched again.
 
-        Nor can anything computed from it: what others put below it, or from slots copied out of it. Leases
-        that matched it work on, but what they add is not kept. Pages are freed when the last lease lets go.
+        Nor can what was computed from that: what others put below it, or after slots copied out of it. Leases
+        that matched it work on, but nothing they add is kept. Pages are freed when the last lease lets go.
         """
         if lease.released:
             return
@@ -311,7 +294,7 @@ class PrefixCache:
         self._tree.check(lock_refs)
         for node in self._tree.walk():
             if node.namespace == SHARED:
-                key = b"".join(above.key for above in reversed(self._tree.path(node)))
+                key = self._tree.key_to(node)
                 require(
                     any(mark.startswith(key) for mark in self._shared), "a prompt is shared by nobody's wish"
                 )
