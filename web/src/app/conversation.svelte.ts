@@ -1,0 +1,176 @@
+import type { PendingCreate } from "../core/outbox";
+import { leafUnder, pathTo, plant, siblingsOf, type Tree } from "../core/tree";
+import type { ConversationView, MessageView, ResponseCreated } from "../wire/events";
+import { Message } from "./message.svelte";
+
+export type ConversationState = "new" | "loading" | "ready" | "missing" | "failed";
+
+/** The local messages that stand for an answer until the server has given them ids. */
+interface Echo {
+  user: Message | null;
+  answer: Message;
+  /** Whether `answer` was made for the echo (a continued answer was there before). */
+  fresh: boolean;
+  leafBefore: string | null;
+}
+
+/** One conversation: its tree, the path that is shown, and what was sent but not yet confirmed. */
+export class Conversation {
+  id = $state.raw<string | null>(null);
+  title = $state("");
+  state = $state<ConversationState>("new");
+  tree = $state.raw<Tree<Message>>(plant([]));
+  leafId = $state.raw<string | null>(null);
+  path = $derived(pathTo(this.tree, this.leafId));
+
+  #chosen = new Map<string | null, string>();
+  #echoes = new Map<string, Echo>();
+
+  constructor(id: string | null) {
+    this.id = id;
+    this.state = id === null ? "new" : "loading";
+  }
+
+  /** The answer at the end of the shown path. */
+  get lastAnswer(): Message | null {
+    const last = this.path.at(-1);
+    return last?.role === "assistant" ? last : null;
+  }
+
+  /** Takes the server's view over. Messages that are still an echo, or being written, stay. */
+  merge(view: ConversationView): void {
+    const known = this.tree.byId;
+    const messages = view.messages.map((each) => this.#merged(known.get(each.id), each));
+    this.#replant([...messages, ...this.#echoMessages()]);
+    const first = this.leafId === null || !this.tree.byId.has(this.leafId);
+    this.leafId = leafUnder(this.tree, first ? tipOf(view) : this.leafId, this.#chosen);
+    this.title = view.title;
+    this.state = "ready";
+  }
+
+  versionsOf(message: Message): readonly Message[] {
+    return siblingsOf(this.tree, message);
+  }
+
+  /** Shows this version of a message, and below it what was shown there last. */
+  choose(message: Message): void {
+    this.#chosen.set(message.parentId, message.id);
+    this.leafId = leafUnder(this.tree, message.id, this.#chosen);
+  }
+
+  /** Shows at once what was asked for. False if what it refers to is not here. */
+  echo(pending: PendingCreate): boolean {
+    if (this.#echoes.has(pending.key)) return true;
+    const echo = this.#makeEcho(pending);
+    if (!echo) return false;
+    echo.answer.begin("");
+    this.#echoes.set(pending.key, echo);
+    this.#replant([...this.tree.byId.values(), ...(echo.user ? [echo.user] : []), ...(echo.fresh ? [echo.answer] : [])]);
+    this.leafId = echo.answer.id;
+    if (this.state === "new") this.state = "ready";
+    return true;
+  }
+
+  echoed(key: string): Message | null {
+    return this.#echoes.get(key)?.answer ?? null;
+  }
+
+  /** The server has taken the request: the echo gets its ids. Returns the message being answered. */
+  confirm(created: ResponseCreated): Message {
+    const echo = this.#echoes.get(created.idempotency_key);
+    this.#echoes.delete(created.idempotency_key);
+    this.id = created.conversation_id;
+    const twin = this.tree.byId.get(created.message_id);
+    if (echo && (!twin || twin === echo.answer)) return this.#adopt(echo, created);
+    if (echo) this.#drop(echo);
+    const message = twin ?? this.#unannounced(created);
+    this.leafId = message.id;
+    return message;
+  }
+
+  /** The server refused: everything is as it was. */
+  retract(key: string): void {
+    const echo = this.#echoes.get(key);
+    if (!echo) return;
+    this.#echoes.delete(key);
+    echo.answer.retract();
+    this.#drop(echo);
+    this.leafId = echo.leafBefore;
+    if (this.id === null && this.tree.byId.size === 0) this.state = "new";
+  }
+
+  #merged(message: Message | undefined, view: MessageView): Message {
+    if (!message) return Message.fromView(view);
+    message.refresh(view);
+    return message;
+  }
+
+  #replant(messages: Iterable<Message>): void {
+    this.tree = plant(messages);
+  }
+
+  *#echoMessages(): Iterable<Message> {
+    for (const echo of this.#echoes.values()) {
+      if (echo.user) yield echo.user;
+      if (echo.fresh) yield echo.answer;
+    }
+  }
+
+  #makeEcho({ key, request }: PendingCreate): Echo | null {
+    const leafBefore = this.leafId;
+    const find = (id: string): Message | undefined => this.tree.byId.get(id);
+    if ("continue" in request) {
+      const answer = find(request.continue);
+      return answer ? { user: null, answer, fresh: false, leafBefore } : null;
+    }
+    if ("regenerate" in request) {
+      const target = find(request.regenerate);
+      return target ? { user: null, answer: localAnswer(key, target.parentId), fresh: true, leafBefore } : null;
+    }
+    const edited = "edit" in request ? find(request.edit) : undefined;
+    if ("edit" in request && !edited) return null;
+    const parentId = "edit" in request ? (edited?.parentId ?? null) : (request.parent_id ?? null);
+    const user = Message.fromView({
+      id: `${key}:user`,
+      parent_id: parentId,
+      role: "user",
+      text: request.input,
+      status: "",
+      created_at: "",
+      responses: [],
+    });
+    return { user, answer: localAnswer(key, user.id), fresh: true, leafBefore };
+  }
+
+  #adopt(echo: Echo, created: ResponseCreated): Message {
+    if (echo.user && created.user_message_id !== null) {
+      echo.user.id = created.user_message_id;
+      echo.answer.parentId = created.user_message_id;
+    }
+    echo.answer.id = created.message_id;
+    this.#replant(this.tree.byId.values());
+    for (const message of [echo.user, echo.answer]) if (message) this.#chosen.set(message.parentId, message.id);
+    this.leafId = echo.answer.id;
+    return echo.answer;
+  }
+
+  #drop(echo: Echo): void {
+    const gone = new Set([echo.user, echo.fresh ? echo.answer : null]);
+    this.#replant([...this.tree.byId.values()].filter((message) => !gone.has(message)));
+  }
+
+  /** An answer whose echo could not be shown; the next merge brings what is around it. */
+  #unannounced(created: ResponseCreated): Message {
+    const message = new Message(created.message_id, created.user_message_id, "assistant");
+    this.#replant([...this.tree.byId.values(), message]);
+    return message;
+  }
+}
+
+function localAnswer(key: string, parentId: string | null): Message {
+  return new Message(`${key}:answer`, parentId, "assistant");
+}
+
+function tipOf(view: ConversationView): string | null {
+  return view.messages.some((message) => message.id === view.tip_id) ? view.tip_id : null;
+}

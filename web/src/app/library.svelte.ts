@@ -1,0 +1,106 @@
+import { t } from "../text/strings";
+import type { ConversationHead, ConversationUpdated } from "../wire/events";
+import * as http from "../wire/http";
+import type { Notices } from "./notices.svelte";
+
+const PAGE = 40;
+
+/** The list of conversations, newest first, read page by page. */
+export class Library {
+  state = $state<"loading" | "ready" | "failed">("loading");
+  more = $state(false);
+  #heads = $state.raw<readonly ConversationHead[]>([]);
+  #hidden = $state.raw<ReadonlySet<string>>(new Set());
+  #cursor: string | null = null;
+  items = $derived(this.#heads.filter((head) => !this.#hidden.has(head.id)));
+
+  constructor(private readonly notices: Notices) {}
+
+  titleOf(id: string | null): string {
+    return this.#heads.find((head) => head.id === id)?.title ?? "";
+  }
+
+  /** Reads the first page again. What was read below it stays until it is read anew. */
+  async refresh(): Promise<void> {
+    await this.#read(null);
+  }
+
+  async loadMore(): Promise<void> {
+    if (this.more && this.state !== "loading") await this.#read(this.#cursor);
+  }
+
+  update(event: ConversationUpdated): void {
+    const known = this.#heads.find((head) => head.id === event.conversation_id);
+    this.#upsert([
+      {
+        id: event.conversation_id,
+        title: event.title,
+        created_at: known?.created_at ?? event.updated_at,
+        updated_at: event.updated_at,
+        tip_id: event.tip_id,
+      },
+    ]);
+  }
+
+  async rename(id: string, title: string): Promise<void> {
+    const before = this.#heads.find((head) => head.id === id);
+    if (!before || title === "" || title === before.title) return;
+    this.#upsert([{ ...before, title }]);
+    try {
+      this.#upsert([await http.renameConversation(id, title)]);
+    } catch (error) {
+      this.#upsert([before]);
+      this.#report(error);
+    }
+  }
+
+  /** Hides the conversation now and deletes it when the chance to undo has passed. */
+  remove(id: string): void {
+    this.#hide(id, true);
+    const title = this.titleOf(id) || t.untitled;
+    const restore = (): void => this.#hide(id, false);
+    this.notices.undoable(t.deleted(title), t.undo, restore, () => void this.#delete(id));
+  }
+
+  async #delete(id: string): Promise<void> {
+    try {
+      await http.deleteConversation(id, true);
+      this.#heads = this.#heads.filter((head) => head.id !== id);
+    } catch (error) {
+      this.#hide(id, false);
+      this.#report(error);
+    }
+  }
+
+  async #read(before: string | null): Promise<void> {
+    if (this.#heads.length === 0) this.state = "loading";
+    try {
+      const page = await http.listConversations(PAGE, before);
+      this.#upsert(page.conversations);
+      if (before !== null || this.#cursor === null) this.#cursor = page.next;
+      this.more = this.#cursor !== null;
+      this.state = "ready";
+    } catch (error) {
+      if (!(error instanceof http.ApiError)) throw error;
+      this.state = this.#heads.length > 0 ? "ready" : "failed";
+    }
+  }
+
+  #upsert(heads: readonly ConversationHead[]): void {
+    const byId = new Map(this.#heads.map((head) => [head.id, head]));
+    for (const head of heads) byId.set(head.id, head);
+    this.#heads = [...byId.values()].sort((a, b) => (a.updated_at < b.updated_at ? 1 : a.updated_at > b.updated_at ? -1 : 0));
+  }
+
+  #hide(id: string, hidden: boolean): void {
+    const next = new Set(this.#hidden);
+    if (hidden) next.add(id);
+    else next.delete(id);
+    this.#hidden = next;
+  }
+
+  #report(error: unknown): void {
+    if (!(error instanceof http.ApiError)) throw error;
+    this.notices.error(error.code === "unreachable" ? t.unreachable : error.message);
+  }
+}

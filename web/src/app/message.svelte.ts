@@ -1,0 +1,110 @@
+import { newAnswer, type Answer } from "../core/answer";
+import type { Node } from "../core/tree";
+import { BlockStream, type Block } from "../text/blocks";
+import type { MessageView, ResponseEnded, ResponseSummary, Role } from "../wire/events";
+
+/** One message as it is shown. `key` stays the same when the server gives a local message its id. */
+export class Message implements Node {
+  readonly key: string;
+  readonly role: Role;
+  id = $state("");
+  parentId = $state.raw<string | null>(null);
+  text = $state.raw("");
+  blocks = $state.raw<readonly Block[]>([]);
+  responses = $state.raw<readonly ResponseSummary[]>([]);
+  /** The response that is being written into this message. */
+  live = $state.raw<Answer | null>(null);
+  /** Stop was asked for and has not happened yet. */
+  stopping = $state(false);
+
+  #stream = new BlockStream();
+  #liveFrom = 0;
+
+  constructor(id: string, parentId: string | null, role: Role) {
+    this.key = id;
+    this.id = id;
+    this.parentId = parentId;
+    this.role = role;
+  }
+
+  /** A response that the server's view shows as under way. */
+  get openResponse(): string | null {
+    return this.responses.find((response) => response.status === "open")?.response_id ?? null;
+  }
+
+  static fromView(view: MessageView): Message {
+    const message = new Message(view.id, view.parent_id, view.role);
+    message.refresh(view);
+    return message;
+  }
+
+  /** The server's latest word on this message. What streams in knows better; only what lies before it is taken. */
+  refresh(view: MessageView): void {
+    this.parentId = view.parent_id;
+    if (this.live) {
+      if (view.status === "streaming" && view.text.length !== this.#liveFrom) this.#rebase(view.text, this.live);
+      return;
+    }
+    this.responses = view.responses;
+    if (view.text !== this.text) this.#replaceText(view.text);
+  }
+
+  /** Text of a response that begins now is appended to what the message holds. */
+  begin(responseId: string): Answer {
+    const answer = newAnswer(responseId);
+    this.#liveFrom = this.text.length;
+    this.live = answer;
+    return answer;
+  }
+
+  paint(answer: Answer): void {
+    const shown = this.text.length - this.#liveFrom;
+    if (answer.text.length > shown) this.#append(answer.text.slice(shown));
+    this.live = answer;
+    if (answer.end) this.#settle(answer.end);
+  }
+
+  /** Forgets a response that never came to be. */
+  retract(): void {
+    this.live = null;
+    this.stopping = false;
+  }
+
+  /** The response that was last to write here; null before any was. */
+  get last(): ResponseSummary | null {
+    return this.responses.at(-1) ?? null;
+  }
+
+  #settle(end: ResponseEnded): void {
+    const summary: ResponseSummary = {
+      response_id: end.response_id,
+      status: end.type.slice("response.".length) as ResponseSummary["status"],
+      finish_reason: end.finish_reason,
+      usage: end.usage,
+      timings: end.timings,
+      cost: end.cost,
+      error: end.error ?? null,
+    };
+    this.responses = [...this.responses.filter((known) => known.response_id !== end.response_id), summary];
+    this.live = null;
+    this.stopping = false;
+  }
+
+  #rebase(base: string, live: Answer): void {
+    this.#replaceText(base + live.text);
+    this.#liveFrom = base.length;
+  }
+
+  #replaceText(text: string): void {
+    this.#stream = new BlockStream();
+    this.text = "";
+    this.#append(text);
+  }
+
+  #append(text: string): void {
+    this.text += text;
+    if (this.role !== "assistant") return;
+    this.#stream.push(text);
+    this.blocks = this.#stream.blocks;
+  }
+}
