@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from chatd.errors import BadFrame, ChatdError, InvalidParameter
-from chatd.server.strict_json import Limits, check_json
+from chatd.server.strict_json import Limits, check_json, explained
 
 SUBPROTOCOL = "chatd.v1"
 FRAME_LIMITS = Limits(max_bytes=1 << 20, max_depth=32, max_tokens=20_000)
@@ -319,21 +319,13 @@ def _decode(raw: bytes) -> ClientEvent:
     try:
         event = _decoder.decode(raw)
     except msgspec.ValidationError as error:  # well-formed, but not one of ours
-        raise _explained(str(error)) from error
+        why = explained(error)
+        raise (BadFrame(f"unknown type: {error}") if why.param == "type" else why) from error
     except msgspec.DecodeError as error:
         raise BadFrame(f"not valid JSON: {error}") from error
     if isinstance(event, ResponseCreate):
         event.check()
     return event
-
-
-def _explained(reason: str) -> ChatdError:
-    """msgspec says "Expected `int`, got `str` - at `$.after_seq`": a field's fault names the field."""
-    what, _, path = reason.partition(" - at `$.")
-    name = path.rstrip("`")
-    if name == "type":
-        return BadFrame(f"unknown type: {what}")
-    return InvalidParameter(f"{name}: {what}", param=name) if name else BadFrame(what)
 
 
 def _correlation(raw: bytes) -> dict[str, str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from chatd.errors import BadFrame
+from chatd.errors import BadFrame, ChatdError, InvalidParameter
 
 MAX_NUMBER_CHARS = 64
 """No double needs more than 25 characters; the rest is kindness to printers of exact decimals."""
@@ -92,3 +92,12 @@ def _add_key(keys: set[bytes], token: bytes) -> None:
     if key in keys:
         raise BadFrame(f"duplicate key {key[:64].decode(errors='replace')!r}")
     keys.add(key)
+
+
+def explained(error: msgspec.ValidationError) -> ChatdError:
+    """msgspec says "Expected `int`, got `str` - at `$.after_seq`": a field's fault names the field."""
+    what, _, path = str(error).partition(" - at `$.")
+    name = path.rstrip("`")
+    if not name:
+        return BadFrame(what)
+    return InvalidParameter(f"{name}: {what}", param=name)

@@ -1,0 +1,210 @@
+"""The application and the server that runs it. Only the command line imports this."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import anyio
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.types import ASGIApp
+
+from chatd.errors import ChatdError, InvalidRequest, MethodNotAllowed, NotFound, SetupError, TooLarge
+from chatd.server import health, native_api
+from chatd.server.guards import Addresses, Guard
+from chatd.server.http import error_response
+from chatd.server.page import page_routes
+from chatd.server.state import AppState, ServerSettings
+from chatd.server.transport import SocketProtocol
+from chatd.server.ws import serve_socket
+
+log = logging.getLogger(__name__)
+
+WS_MAX_BYTES = 2 << 20
+"""Above the limit for frames, so that a frame somewhat too large still gets its `error`."""
+DELIVER_S = 0.5
+"""For the last endings to reach the sockets, once the last answer has ended."""
+GRACEFUL_S = 1
+"""For HTTP requests and closing handshakes after that (uvicorn counts in whole seconds)."""
+
+
+class Application(Starlette):
+    """Starlette with the guard around everything, its own error page included."""
+
+    def __init__(self, state: AppState, routes: list[BaseRoute]) -> None:
+        super().__init__(
+            routes=routes,
+            exception_handlers={ChatdError: _chatd_error, HTTPException: _http_error, Exception: _fault},
+        )
+        self.state.chatd = state
+        self._addresses = Addresses(state.settings.host, state.settings.allowed_hosts)
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return Guard(super().build_middleware_stack(), self._addresses)
+
+
+def create_app(state: AppState) -> Starlette:
+    """Every route of the server. ``state.service`` may come later."""
+    routes = [
+        *health.ROUTES,
+        native_api.ROUTES,
+        WebSocketRoute("/ws", serve_socket),
+        *page_routes(state.settings.web_dir),
+    ]
+    return Application(state, routes)
+
+
+async def _chatd_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ChatdError)
+    return error_response(error)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Starlette's own: no such path, or not with that method."""
+    assert isinstance(error, HTTPException)
+    kinds: dict[int, type[ChatdError]] = {404: NotFound, 405: MethodNotAllowed, 413: TooLarge}
+    response = error_response(kinds.get(error.status_code, InvalidRequest)(error.detail))
+    response.status_code = error.status_code
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _fault(request: Request, error: Exception) -> Response:
+    """The middleware that calls this raises ``error`` again, so it is logged."""
+    return error_response(ChatdError("internal error; the server's log has the details"))
+
+
+def server_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
+    """uvicorn with everything said that its defaults leave open."""
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        root_path=settings.root_path,
+        ws=SocketProtocol,
+        ws_max_size=WS_MAX_BYTES,
+        ws_per_message_deflate=False,
+        ws_ping_interval=settings.ping_interval_s,
+        ws_ping_timeout=settings.ping_timeout_s,
+        timeout_graceful_shutdown=GRACEFUL_S,
+        lifespan="off",
+        server_header=False,
+        access_log=False,
+        log_config=None,
+    )
+
+
+def bind(settings: ServerSettings) -> socket.socket:
+    """Listen on the configured address. `SetupError` if it is taken or not ours."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise SetupError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}. "
+            "Is another server running? Choose another with --port."
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def page_url(listener: socket.socket, settings: ServerSettings) -> str:
+    """Where a browser finds the page, without a slash at its end."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"http://{host}:{listener.getsockname()[1]}{settings.root_path}"
+
+
+class ChatdServer(uvicorn.Server):
+    """uvicorn's server with our way of ending.
+
+    At the first SIGTERM or SIGINT: no new connections, `server.draining` to every socket, running answers
+    have ``drain_timeout_s`` (then the service cancels them) and their rows are settled; then sockets
+    are closed with 1012 and `serve` returns. At the second signal it returns at once: what is
+    open then is settled at the next start. ``on_started`` is called once connections are accepted.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, state: AppState, on_started: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(config)
+        self._state = state
+        self._on_started = on_started
+        self._forced = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def stop(self) -> None:
+        """What the signals do. Call it on the event loop."""
+        if self.should_exit:
+            self.force_exit = True
+            self._forced.set()
+        self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.stop)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn raises the signal again when done, which would end the process before its clean-up."""
+        self._loop = asyncio.get_running_loop()
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in signals}
+        try:
+            yield
+        finally:
+            for sig, handler in before.items():
+                signal.signal(sig, handler)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._drain, tasks.cancel_scope)
+            tasks.start_soon(self._wait_forced, tasks.cancel_scope)
+        await super().shutdown(sockets)
+
+    async def _drain(self, done: anyio.CancelScope) -> None:
+        state = self._state
+        state.begin_drain()
+        if state.service is not None:
+            await state.service.drain(state.settings.drain_timeout_s)
+            await self._deliver()
+        done.cancel()
+
+    async def _deliver(self) -> None:
+        """Give the endings time to reach the clients that still read."""
+        with anyio.move_on_after(DELIVER_S):
+            async with anyio.create_task_group() as tasks:
+                for connection in self._state.connections:
+                    tasks.start_soon(connection.until_idle)
+
+    async def _wait_forced(self, done: anyio.CancelScope) -> None:
+        await self._forced.wait()
+        done.cancel()
+
+
+async def serve(state: AppState, listener: socket.socket, on_started: Callable[[], None]) -> None:
+    """Serve on ``listener`` until a signal, then end as `ChatdServer` says. Closes ``listener``."""
+    config = server_config(create_app(state), state.settings)
+    await ChatdServer(config, state, on_started).serve([listener])

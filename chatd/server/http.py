@@ -1,0 +1,60 @@
+"""JSON over HTTP: bodies in, answers and errors out, with the same strictness as the WebSocket."""
+
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from chatd.errors import BadFrame, ChatdError, TooLarge
+from chatd.server.strict_json import Limits, check_json, explained
+from chatd.server.views import error_of
+
+BodyT = TypeVar("BodyT")
+
+BODY_LIMITS = Limits(max_bytes=1 << 20, max_depth=32, max_tokens=20_000)
+
+
+def json_response(content: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """``content`` may be anything msgspec encodes."""
+    return Response(
+        msgspec.json.encode(content),
+        status,
+        {"cache-control": "no-store", **(headers or {})},
+        media_type="application/json",
+    )
+
+
+def error_response(error: ChatdError) -> Response:
+    """The native error shape: ``{"error": {code, message, retryable, param}}``."""
+    return json_response(error_of(error), error.http_status)
+
+
+async def read_body(request: Request, max_bytes: int = BODY_LIMITS.max_bytes) -> bytes:
+    """The whole body, or `TooLarge` as soon as that is known: never more than ``max_bytes`` are kept."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise TooLarge(f"a body of {int(declared):,} bytes is more than the {max_bytes:,} allowed")
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > max_bytes:
+            raise TooLarge(f"a body of more than {max_bytes:,} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def read_json(request: Request, shape: type[BodyT], limits: Limits = BODY_LIMITS) -> BodyT:
+    """The body as a ``shape``; `BadFrame` if it is malformed, `InvalidParameter` for a wrong field."""
+    return decode_json(await read_body(request, limits.max_bytes), shape, limits)
+
+
+def decode_json(raw: bytes, shape: type[BodyT], limits: Limits = BODY_LIMITS) -> BodyT:
+    """As `read_json`, of bytes that are here."""
+    check_json(raw, limits)
+    try:
+        return msgspec.json.decode(raw, type=shape)
+    except msgspec.ValidationError as error:
+        raise explained(error) from error
+    except msgspec.DecodeError as error:
+        raise BadFrame(f"not valid JSON: {error}") from error

@@ -1,0 +1,153 @@
+"""/api/v1: conversations, responses and reports over HTTP. Bodies are as strict as frames are."""
+
+from dataclasses import asdict
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+
+from chatd.errors import InvalidParameter, NotFound
+from chatd.ids import ConversationId, ResponseId
+from chatd.server.http import json_response, read_json
+from chatd.server.report_views import report_of, verdict_of
+from chatd.server.state import AppState
+from chatd.server.views import brief_of, conversation_of, response_of
+
+MAX_ID_CHARS = 128
+MOST_LISTED = 200
+
+LimitT = TypeVar("LimitT", int, None)
+Title = Annotated[str, Meta(max_length=200)]
+
+
+class NewConversation(Struct, frozen=True, forbid_unknown_fields=True):
+    """``system`` is the system prompt, if it shall have one."""
+
+    title: Title = ""
+    system: str = ""
+
+
+class ConversationPatch(Struct, frozen=True, forbid_unknown_fields=True):
+    title: Title
+
+
+async def list_conversations(request: Request) -> Response:
+    state = _state(request)
+    limit, before = _limit(request, default=50), request.query_params.get("before")
+    page = await state.store.list_conversations(state.namespace, limit, before)
+    briefs = [brief_of(conversation) for conversation in page.conversations]
+    return json_response({"conversations": briefs, "next": page.next})
+
+
+async def create_conversation(request: Request) -> Response:
+    state = _state(request)
+    new = await read_json(request, NewConversation)
+    conversation = await state.store.create_conversation(state.namespace, new.title.strip(), new.system)
+    state.conversation_changed(state.namespace, conversation)
+    return json_response(brief_of(conversation), 201)
+
+
+async def read_conversation(request: Request) -> Response:
+    state = _state(request)
+    view = await state.store.conversation(state.namespace, _conversation_id(request))
+    return json_response(conversation_of(view))
+
+
+async def rename_conversation(request: Request) -> Response:
+    state = _state(request)
+    title = (await read_json(request, ConversationPatch)).title.strip()
+    if not title:
+        raise InvalidParameter("title is empty", param="title")
+    conversation = await state.store.rename(state.namespace, _conversation_id(request), title)
+    state.conversation_changed(state.namespace, conversation)
+    return json_response(brief_of(conversation))
+
+
+async def delete_conversation(request: Request) -> Response:
+    state = _state(request)
+    await state.store.delete(state.namespace, _conversation_id(request))
+    return Response(status_code=204)
+
+
+async def read_response(request: Request) -> Response:
+    state = _state(request)
+    record = await state.store.response(state.namespace, ResponseId(_path_id(request)))
+    return json_response(response_of(record))
+
+
+async def report(request: Request) -> Response:
+    """Sessions, the last used first, and totals by currency over all of them."""
+    state = _state(request)
+    limit = _limit(request, default=None)
+    return json_response(report_of(await state.store.sessions_report(state.namespace, limit=limit)))
+
+
+async def verify(request: Request) -> Response:
+    """Checks the ledger against pieces, messages and the live engine. 200 whether it holds or not."""
+    state = _state(request)
+    result = await state.store.verify(None if state.service is None else state.service.live_counters)
+    return json_response(verdict_of(result))
+
+
+async def status(request: Request) -> Response:
+    """What the server is doing now. The model's part is null while it loads."""
+    state = _state(request)
+    body: dict[str, Any] = {
+        "status": state.phase.value,
+        "version": state.version,
+        "connections": len(state.connections),
+        "model": None,
+        "engine": None,
+    }
+    if (service := state.service) is not None:
+        backend = service.backend
+        body["model"] = {
+            "name": backend.model_name,
+            "context_length": backend.context_length,
+            "device": state.device,
+        }
+        body["engine"] = {**asdict(service.engine_state), "counters": asdict(service.counters)}
+    return json_response(body)
+
+
+def _state(request: Request) -> AppState:
+    state: AppState = request.app.state.chatd
+    return state
+
+
+def _path_id(request: Request) -> str:
+    value: str = request.path_params["id"]
+    if len(value) > MAX_ID_CHARS:
+        raise NotFound("there is nothing with that id")
+    return value
+
+
+def _conversation_id(request: Request) -> ConversationId:
+    return ConversationId(_path_id(request))
+
+
+def _limit(request: Request, *, default: LimitT) -> int | LimitT:
+    text = request.query_params.get("limit")
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= MOST_LISTED):
+        raise InvalidParameter(f"limit must be a whole number from 1 to {MOST_LISTED}", param="limit")
+    return int(text)
+
+
+ROUTES = Mount(
+    "/api/v1",
+    routes=[
+        Route("/conversations", list_conversations, methods=["GET"]),
+        Route("/conversations", create_conversation, methods=["POST"]),
+        Route("/conversations/{id}", read_conversation, methods=["GET"]),
+        Route("/conversations/{id}", rename_conversation, methods=["PATCH"]),
+        Route("/conversations/{id}", delete_conversation, methods=["DELETE"]),
+        Route("/responses/{id}", read_response, methods=["GET"]),
+        Route("/report", report, methods=["GET"]),
+        Route("/report/verify", verify, methods=["GET"]),
+        Route("/status", status, methods=["GET"]),
+    ],
+)

@@ -1,0 +1,144 @@
+"""AppState: what the routes of one server share, and where that server is in its life.
+
+    loading -> ready <-> stalled -> draining
+
+The model loads while the page and the health routes are up already; until `AppState.service` is set,
+responses are answered with `not_ready`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from chatd.engine.messages import EngineCounters, EngineState
+from chatd.engine.stream import TokenStream
+from chatd.errors import Draining, NotReady
+from chatd.ids import Namespace, ResponseId
+from chatd.server.protocol import ConversationUpdated
+from chatd.server.commands import CreateCommand, Started
+from chatd.server.views import update_of
+from chatd.store.records import Conversation, ResponseRecord, RunCounters
+from chatd.store.store import Store
+
+LOCAL = Namespace("local")
+"""The one account there is."""
+
+
+class EngineHealth(Protocol):
+    def stalled_for(self) -> float: ...
+
+
+class ModelInfo(Protocol):
+    """What the routes say about the model that is served."""
+
+    @property
+    def engine(self) -> EngineHealth: ...
+    @property
+    def model_name(self) -> str: ...
+    @property
+    def context_length(self) -> int: ...
+
+
+class Service(Protocol):
+    """What the routes ask of `ChatService`."""
+
+    @property
+    def backend(self) -> ModelInfo: ...
+    @property
+    def counters(self) -> EngineCounters: ...
+    @property
+    def engine_state(self) -> EngineState: ...
+    async def create(self, ns: Namespace, command: CreateCommand) -> Started: ...
+    async def cancel(self, ns: Namespace, response_id: ResponseId) -> None: ...
+    async def subscribe(
+        self, ns: Namespace, response_id: ResponseId, after_seq: int
+    ) -> TokenStream[ResponseRecord]: ...
+    async def drain(self, deadline: float) -> None: ...
+    def live_counters(self) -> RunCounters: ...
+
+
+class Phase(StrEnum):
+    LOADING = "loading"
+    READY = "ready"
+    STALLED = "stalled"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Addresses and limits. Names ending in ``_s`` are seconds.
+
+    ``web_dir`` None means that the page was not built. A connection that takes no data for
+    ``send_timeout_s`` is closed; one that answers no ping within ``ping_interval_s + ping_timeout_s`` too.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    root_path: str = ""
+    allowed_hosts: tuple[str, ...] = ()
+    web_dir: Path | None = None
+    drain_timeout_s: float = 8.0
+    heartbeat_s: float = 15.0
+    send_timeout_s: float = 20.0
+    ping_interval_s: float = 20.0
+    ping_timeout_s: float = 20.0
+    stall_s: float = 10.0
+    max_responses: int = 32
+
+
+class Connection(Protocol):
+    """One open WebSocket, as shutdown sees it."""
+
+    async def until_idle(self) -> None: ...
+    def drain(self, deadline_s: float) -> None: ...
+    def conversation(self, update: ConversationUpdated) -> None: ...
+
+
+@dataclass(slots=True)
+class AppState:
+    """``clock`` is monotonic seconds. ``progress`` (0 to 1) and ``loading`` say how far the model is."""
+
+    store: Store
+    settings: ServerSettings
+    version: str
+    currency: str
+    clock: Callable[[], float]
+    new_id: Callable[[], str]
+    device: str = ""
+    namespace: Namespace = LOCAL
+    service: Service | None = None
+    progress: float = 0.0
+    loading: str = "starting"
+    draining: bool = False
+    connections: set[Connection] = field(default_factory=set)
+
+    @property
+    def phase(self) -> Phase:
+        if self.draining:
+            return Phase.DRAINING
+        if self.service is None:
+            return Phase.LOADING
+        stalled = self.service.backend.engine.stalled_for() > self.settings.stall_s
+        return Phase.STALLED if stalled else Phase.READY
+
+    def ready_service(self) -> Service:
+        """The service, or the error to answer with. A stalled engine may come round: it still queues."""
+        if self.draining:
+            raise Draining("the server is shutting down; connect again in a moment")
+        if self.service is None:
+            raise NotReady("the model is still loading; /readyz says how far it is")
+        return self.service
+
+    def conversation_changed(self, namespace: Namespace, conversation: Conversation) -> None:
+        """Tell every connection of that account."""
+        if namespace == self.namespace:
+            for connection in list(self.connections):
+                connection.conversation(update_of(conversation))
+
+    def begin_drain(self) -> None:
+        """Refuse new responses and tell every connection. Idempotent."""
+        self.draining = True
+        for connection in list(self.connections):
+            connection.drain(self.settings.drain_timeout_s)
