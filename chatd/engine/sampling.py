@@ -1,0 +1,79 @@
+"""From requests' sampling parameters to the tensors of `Ops.sample`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from chatd.engine.messages import SamplingParams
+from chatd.engine.plan import StepRow
+from chatd_kernels.ops import LogitEdits, SampleParams
+
+
+def sample_params(rows: Sequence[StepRow], device: torch.device) -> SampleParams:
+    """One entry per sampling row."""
+    params = [row.params for row in rows]
+
+    def floats(values: list[float]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=device)
+
+    def longs(values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=device)
+
+    return SampleParams(
+        temperature=floats([p.temperature for p in params]),
+        top_k=longs([p.top_k for p in params]),
+        top_p=floats([p.top_p for p in params]),
+        min_p=floats([p.min_p for p in params]),
+        seeds=longs([signed_64(p.seed) for p in params]),
+        positions=longs([row.start + row.extend_len for row in rows]),
+        all_greedy=all(p.temperature == 0 for p in params),
+        any_filter=any(p.top_k > 0 or p.top_p < 1 or p.min_p > 0 for p in params),
+    )
+
+
+def signed_64(seed: int) -> int:
+    """The low 64 bits of any integer, as int64 holds them."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def logit_edits(rows: Sequence[StepRow], vocab_size: int, device: torch.device) -> LogitEdits | None:
+    """Penalties and biases of those rows that have any; None if there are none."""
+    parts = [
+        (np.full(len(tokens), i), tokens, repetition, offset)
+        for i, row in enumerate(rows)
+        if edits_logits(row.params)
+        for tokens, repetition, offset in [_row_edits(row, vocab_size)]
+    ]
+    if not parts:
+        return None
+    joined = [torch.from_numpy(np.concatenate(column)).to(device) for column in zip(*parts, strict=True)]
+    return LogitEdits(*joined)
+
+
+def edits_logits(params: SamplingParams) -> bool:
+    penalties = (params.presence_penalty, params.frequency_penalty, params.repetition_penalty - 1)
+    return any(penalties) or bool(params.logit_bias)
+
+
+def _row_edits(
+    row: StepRow, vocab_size: int
+) -> tuple[
+    np.ndarray[tuple[int], np.dtype[np.int64]],
+    np.ndarray[tuple[int], np.dtype[np.float32]],
+    np.ndarray[tuple[int], np.dtype[np.float32]],
+]:
+    """Distinct tokens, their repetition factors and offsets."""
+    params, known = row.params, row.start + row.extend_len
+    ids = np.array(row.ids[:known])
+    output = np.bincount(ids[row.prompt_len :], minlength=vocab_size)
+    seen = np.zeros(vocab_size, bool)
+    if params.repetition_penalty != 1:
+        seen[ids] = True
+    offset = np.zeros(vocab_size, np.float32)
+    offset -= params.presence_penalty * (output > 0) + params.frequency_penalty * output
+    for token, bias in params.logit_bias:
+        offset[token] += bias
+    tokens = np.flatnonzero(seen | (offset != 0))
+    repetition = np.where(seen[tokens], np.float32(params.repetition_penalty), np.float32(1))
+    return tokens, repetition, offset[tokens]

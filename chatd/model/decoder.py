@@ -1,0 +1,63 @@
+"""The one decoder: pre-norm blocks of grouped-query attention and SwiGLU (the llama family)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chatd.model.forward_batch import ForwardBatch
+from chatd.model.kv_pool import KVPool
+from chatd.model.rope import rotation
+from chatd.model.weights import LayerWeights, Weights
+from chatd_kernels.ops import AttentionSpec, DecodePlan, ExtendPlan, LayerKV, Ops
+
+
+class Decoder:
+    """Stateless but for its weights: a step's result depends on its batch and the pool only."""
+
+    def __init__(self, weights: Weights, ops: Ops) -> None:
+        self.weights = weights
+        self.config = weights.config
+        self.ops = ops
+        self._spec = AttentionSpec(scale=self.config.head_dim**-0.5, window=self.config.window)
+
+    def forward(self, batch: ForwardBatch, pool: KVPool) -> Tensor:
+        """Store the KV of the batch's tokens in ``pool``; logits ``[s, vocab]`` of ``batch.sample_at``."""
+        w, ops, eps = self.weights, self.ops, self.config.norm_eps
+        rotate = rotation(w.inverse_frequencies, batch.positions)
+        plans = self._plan(batch, pool)
+        residual = F.embedding(batch.tokens, w.embedding)
+        x = ops.rms_norm(residual, w.layers[0].attn_norm, eps)
+        for i, layer in enumerate(w.layers):
+            x = self._attention(x, layer, batch, pool.layers[i], rotate, plans)
+            x = ops.add_rms_norm(x, residual, layer.ffn_norm, eps)
+            x = layer.down(ops.silu_mul(layer.gate_up(x)))
+            if i + 1 < len(w.layers):
+                x = ops.add_rms_norm(x, residual, w.layers[i + 1].attn_norm, eps)
+        # The last norm and the head, a quarter of the weights, only where a token is wanted.
+        wanted = residual.index_select(0, batch.sample_at)
+        return w.head(ops.add_rms_norm(x.index_select(0, batch.sample_at), wanted, w.output_norm, eps))
+
+    def _plan(self, batch: ForwardBatch, pool: KVPool) -> tuple[DecodePlan | None, ExtendPlan | None]:
+        kv = pool.layers[0]
+        decode = None if batch.decode is None else self.ops.plan_decode(batch.decode, kv, self._spec)
+        extend = None if batch.extend is None else self.ops.plan_extend(batch.extend, kv, self._spec)
+        return decode, extend
+
+    def _attention(
+        self,
+        x: Tensor,
+        layer: LayerWeights,
+        batch: ForwardBatch,
+        kv: LayerKV,
+        rotate: tuple[Tensor, Tensor],
+        plans: tuple[DecodePlan | None, ExtendPlan | None],
+    ) -> Tensor:
+        q = self.ops.rope_store_kv(layer.qkv(x), *rotate, kv, batch.slot_pages, batch.slot_offsets)
+        decode, extend = plans
+        parts = []
+        if decode is not None:
+            parts.append(self.ops.decode_attention(q[: batch.decode_len], kv, decode))
+        if extend is not None:
+            parts.append(self.ops.extend_attention(q[batch.decode_len :], kv, extend))
+        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return layer.attn_output(out.view(len(out), -1))

@@ -1,0 +1,100 @@
+"""The page pool's tensor, and how large it is made."""
+
+from dataclasses import dataclass
+
+import torch
+
+from chatd.errors import SetupError
+from chatd.model.config import ModelConfig
+from chatd_kernels.ops import LayerKV
+
+AUTO_CPU_SHARE = 0.25
+AUTO_CPU_BYTES = 2 << 30
+AUTO_GPU_SHARE = 0.85
+"""Of the memory that is free once the weights are loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVPlan:
+    """How many pages of ``page_size`` slots fit. Everything is derived from the model and ``num_pages``."""
+
+    num_pages: int
+    page_size: int
+    bytes_per_token: int
+    context_length: int
+
+    @property
+    def tokens(self) -> int:
+        return self.num_pages * self.page_size
+
+    @property
+    def nbytes(self) -> int:
+        """Without the scratch page."""
+        return self.tokens * self.bytes_per_token
+
+    def summary(self) -> str:
+        """One line for the log at start-up."""
+        sessions = self.tokens / self.context_length
+        return (
+            f"KV pool: {self.nbytes / 2**20:,.0f} MiB, {self.bytes_per_token:,} bytes a token, "
+            f"{self.tokens:,} tokens in {self.num_pages:,} pages of {self.page_size}: "
+            f"{sessions:.1f} sessions of {self.context_length:,} tokens"
+        )
+
+
+def bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
+    """K and V of all layers."""
+    return 2 * config.n_layers * config.n_kv_heads * config.head_dim * dtype.itemsize
+
+
+def plan_pages(config: ModelConfig, dtype: torch.dtype, page_size: int, kv_bytes: int) -> KVPlan:
+    """Pages that fit in ``kv_bytes``. Raises SetupError for a bad page size or if not even two fit."""
+    if page_size not in (1, 2, 4, 8, 16, 32, 64):
+        raise SetupError(f"--page-size is {page_size}; it must be a power of two from 1 to 64")
+    per_token = bytes_per_token(config, dtype)
+    num_pages = kv_bytes // (per_token * page_size)
+    if num_pages < 2:
+        raise SetupError(
+            f"--kv-bytes is {kv_bytes:,}, but a page of {page_size} tokens takes {per_token * page_size:,} bytes "
+            "and two are needed"
+        )
+    return KVPlan(num_pages, page_size, per_token, config.context_length)
+
+
+def auto_kv_bytes(device: torch.device) -> int:
+    """Size of the pool when none is given: see the constants above. Call it after loading the weights."""
+    if device.type == "cpu":
+        return min(AUTO_CPU_BYTES, int(AUTO_CPU_SHARE * available_memory()))
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(AUTO_GPU_SHARE * free)
+
+
+def available_memory() -> int:
+    """Bytes that can be allocated without swapping; 4 GiB where the system does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 4 << 30
+
+
+class KVPool:
+    """K and V of all pages: one tensor ``[num_pages + 1, layers, 2, kv_heads, page_size, head_dim]``.
+
+    Page first, so that a page of all layers is one contiguous record. The last page is scratch, for
+    padded rows; nobody's KV is ever in it.
+    """
+
+    def __init__(self, config: ModelConfig, plan: KVPlan, dtype: torch.dtype, device: torch.device) -> None:
+        self.num_pages = plan.num_pages
+        self.page_size = plan.page_size
+        self.scratch_page = plan.num_pages
+        shape = (plan.num_pages + 1, config.n_layers, 2, config.n_kv_heads, plan.page_size, config.head_dim)
+        # Zeroed memory is mapped when first written: an idle server does not hold the whole pool.
+        self.tensor = torch.zeros(shape, dtype=dtype, device=device)
+        self.layers = tuple(
+            LayerKV(self.tensor[:, i, 0], self.tensor[:, i, 1]) for i in range(config.n_layers)
+        )

@@ -1,0 +1,109 @@
+"""Opening a model file (header only), then loading its weights."""
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chatd.errors import ModelFileError, SetupError
+from chatd.model.config import ModelConfig
+from chatd.model.gguf_file import GgufFile
+from chatd.model.hf_folder import PICKLES, HfFolder
+from chatd.model.linear import multiplies_bf16
+from chatd.model.names import check_shapes
+from chatd.model.weights import Progress, Weights, read_weights
+from chatd.text.tokenizer import Tokenizer
+
+WEIGHT_FORMS = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+_SAMPLE_BYTES = 4096
+
+
+class ModelFile:
+    """A vetted model file or folder whose weights are not loaded yet."""
+
+    def __init__(self, path: Path, source: GgufFile | HfFolder) -> None:
+        self.path = path
+        self.source = source
+        self.config: ModelConfig = source.config
+
+    def tokenizer(self) -> Tokenizer:
+        """The model's own tokenizer. Raises ModelFileError if it is missing or of an unknown kind."""
+        return self.source.tokenizer()
+
+    def chat_template(self) -> Any:
+        """The model's chat template, vetted. Raises TemplateError, or ModelFileError if there is none."""
+        from chatd.text.chat_template import ChatTemplate
+
+        source, bos, eos = self.source.chat_template()
+        return ChatTemplate(source, bos=bos, eos=eos)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes with the configuration, the tensors' names and shapes, and the weights themselves.
+
+        The ends and the middle of every tensor are read, not all of it: a file of 15 GB takes 0.1 s.
+        """
+        digest = hashlib.sha256(repr(self.config).encode())
+        for name, path, begin, size in self.source.extents():
+            digest.update(f"{name}:{size};".encode())
+            with path.open("rb") as file:
+                for at in (0, size // 2, max(0, size - _SAMPLE_BYTES)):
+                    file.seek(begin + at)
+                    digest.update(file.read(min(_SAMPLE_BYTES, size - at)))
+        return digest.hexdigest()
+
+
+def open_model(path: Path) -> ModelFile:
+    """Read and vet the header of a .gguf file or a Hugging Face folder; no weights.
+
+    Raises ModelFileError, saying what is wrong, within a second and without a large allocation.
+    """
+    try:
+        source = _source(path)
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
+    check_shapes(source.config, source)
+    return ModelFile(path, source)
+
+
+def _source(path: Path) -> GgufFile | HfFolder:
+    if path.is_dir():
+        return HfFolder(path)
+    if path.suffix.lower() in PICKLES:
+        raise ModelFileError(
+            f"{path.name} is a pickle, which can run code; give a .gguf file or a folder instead"
+        )
+    if path.suffix.lower() == ".safetensors":
+        raise ModelFileError(
+            f"{path.name} is one file of a model; give the folder that holds its config.json"
+        )
+    if not path.is_file():
+        raise ModelFileError(f"there is no model file {path}")
+    return GgufFile(path)
+
+
+def weights_dtype(form: str, device: torch.device) -> torch.dtype:
+    """The dtype for ``--weights``. Raises SetupError for a form that does not exist (yet).
+
+    "auto" is bf16 but on a CPU that cannot multiply it: half the bytes to read make decoding 2.0 times
+    as fast as fp32 (SmolLM2, 1 row), and prefill 4 times.
+    """
+    if form == "auto":
+        return torch.bfloat16 if device.type != "cpu" or multiplies_bf16() else torch.float32
+    if form in WEIGHT_FORMS:
+        return WEIGHT_FORMS[form]
+    raise SetupError(f"--weights {form} is not supported yet; use one of: auto, {', '.join(WEIGHT_FORMS)}")
+
+
+def load_weights(
+    file: ModelFile,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress = lambda share, what: None,
+) -> Weights:
+    """Read all weights. ``progress`` may be called from this thread only."""
+    return read_weights(file.config, file.source, dtype, device, progress)

@@ -1,0 +1,37 @@
+"""Rotary frequencies and the rotation of a step's positions."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from chatd.model.config import Rope
+
+
+def inverse_frequencies(rope: Rope, head_dim: int, divisors: Tensor | None = None) -> Tensor:
+    """float32 ``[head_dim / 2]``. ``divisors``, of the same shape, come with kind "tensor"."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    frequencies = 1.0 / rope.base**exponents
+    if rope.kind == "linear":
+        return frequencies / rope.factor
+    if rope.kind == "llama3":
+        return _llama3(frequencies, rope)
+    if rope.kind == "tensor":
+        assert divisors is not None
+        return frequencies / divisors
+    return frequencies
+
+
+def _llama3(frequencies: Tensor, rope: Rope) -> Tensor:
+    """Long wavelengths divided by the factor, short ones kept, those between blended (Llama 3.1)."""
+    wavelengths = 2 * math.pi / frequencies
+    share = rope.original_context / wavelengths - rope.low_freq_factor
+    share = (share / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0, 1)
+    return frequencies * (share + (1 - share) / rope.factor)
+
+
+def rotation(inverse: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin as `chatd_kernels.ops.Ops.rope_store_kv` wants them: float32 ``[n, head_dim]``."""
+    angles = positions[:, None].float() * inverse
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)

@@ -1,0 +1,17 @@
+"""Where weights come from: one small interface over the two file formats."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class TensorSource(Protocol):
+    """Tensors by the decoder's own names (see `chatd.model.names`), read on demand."""
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Shape, or None if the file has no such tensor."""
+        ...
+
+    def read_into(self, name: str, out: Tensor) -> None:
+        """Fill ``out`` (of the tensor's shape, any float dtype, on the CPU), converting as needed."""
+        ...

@@ -1,0 +1,127 @@
+"""A model's weights in memory, q/k/v and gate/up fused."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from chatd.model.config import ModelConfig
+from chatd.model.linear import Linear
+from chatd.model.rope import inverse_frequencies
+from chatd.model.tensors import TensorSource
+
+Progress = Callable[[float, str], None]
+"""Told the share that is done, 0 to 1, and what is being done."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One block. Norms ``[hidden]``; qkv ``[(h + 2 kvh) d, hidden]``; gate_up ``[2 ffn, hidden]``."""
+
+    attn_norm: Tensor
+    qkv: Linear
+    attn_output: Linear
+    ffn_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """``embedding`` ``[vocab, hidden]``; ``inverse_frequencies`` float32 ``[d / 2]``; the rest in one dtype."""
+
+    config: ModelConfig
+    dtype: torch.dtype
+    device: torch.device
+    embedding: Tensor
+    layers: tuple[LayerWeights, ...]
+    output_norm: Tensor
+    head: Linear
+    inverse_frequencies: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """What the weights take up."""
+        linears = [linear for w in self.layers for linear in (w.qkv, w.attn_output, w.gate_up, w.down)]
+        norms = [norm for w in self.layers for norm in (w.attn_norm, w.ffn_norm)]
+        return self.embedding.nbytes + self.head.nbytes + sum(item.nbytes for item in (*linears, *norms))
+
+
+def read_weights(
+    config: ModelConfig, source: TensorSource, dtype: torch.dtype, device: torch.device, progress: Progress
+) -> Weights:
+    """Read and convert everything; little more memory than the result needs. Blocks are read by threads."""
+    reader = _Reader(config, source, dtype, device)
+    layers: list[LayerWeights] = []
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        embedding = pool.submit(reader.tensor, "token_embd.weight")
+        for layer in pool.map(reader.layer, range(config.n_layers)):
+            layers.append(layer)
+            progress(0.9 * len(layers) / config.n_layers, f"layer {len(layers)} of {config.n_layers}")
+        table = embedding.result()
+    head = Linear(table if config.tied_head else reader.tensor("output.weight"))
+    progress(1.0, "weights are loaded")
+    return Weights(
+        config=config,
+        dtype=dtype,
+        device=device,
+        embedding=table,
+        layers=tuple(layers),
+        output_norm=reader.tensor("output_norm.weight"),
+        head=head,
+        inverse_frequencies=reader.frequencies(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    config: ModelConfig
+    source: TensorSource
+    dtype: torch.dtype
+    device: torch.device
+
+    def tensor(self, *names: str) -> Tensor:
+        """One tensor, or several below each other."""
+        shapes = [self._shape(name) for name in names]
+        rows = [shape[0] for shape in shapes]
+        whole = torch.empty((sum(rows), *shapes[0][1:]), dtype=self.dtype)
+        for name, part in zip(names, whole.split(rows), strict=True):
+            self.source.read_into(name, part)
+        return whole.to(self.device)
+
+    def layer(self, i: int) -> LayerWeights:
+        return LayerWeights(
+            attn_norm=self.tensor(f"blk.{i}.attn_norm.weight"),
+            qkv=self._linear(i, "attn_q", "attn_k", "attn_v"),
+            attn_output=self._linear(i, "attn_output"),
+            ffn_norm=self.tensor(f"blk.{i}.ffn_norm.weight"),
+            gate_up=self._linear(i, "ffn_gate", "ffn_up"),
+            down=self._linear(i, "ffn_down"),
+        )
+
+    def frequencies(self) -> Tensor:
+        config, divisors = self.config, None
+        if config.rope.kind == "tensor":
+            divisors = torch.empty(self._shape("rope_freqs.weight"))
+            self.source.read_into("rope_freqs.weight", divisors)
+        return inverse_frequencies(config.rope, config.head_dim, divisors).to(self.device)
+
+    def _linear(self, i: int, *parts: str) -> Linear:
+        biases = list(self._biases(i, parts))
+        return Linear(
+            self.tensor(*(f"blk.{i}.{part}.weight" for part in parts)),
+            self.tensor(*biases) if biases else None,
+        )
+
+    def _biases(self, i: int, parts: tuple[str, ...]) -> Iterator[str]:
+        for part in parts:
+            wanted = self.config.o_bias if part == "attn_output" else self.config.qkv_bias
+            if part.startswith("attn") and wanted:
+                yield f"blk.{i}.{part}.bias"
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        shape = self.source.shape(name)
+        assert shape is not None, name  # names.check_shapes has been through
+        return shape
