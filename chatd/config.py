@@ -59,7 +59,9 @@ class Settings:
         str, Choice(("auto", "cpu", "cuda")), "Where the model runs; `auto` takes CUDA where there is one"
     ] = "auto"
     weights: Annotated[
-        str, Choice(("auto", "bf16", "fp32"), later=("int8", "int4")), "Format of the weights in memory"
+        str,
+        Choice(("auto", "bf16", "fp32"), later=("int8", "int4")),
+        "Format of the weights in memory; `auto` is bf16, or fp32 on a processor without it",
     ] = "auto"
     kv_dtype: Annotated[
         str, Choice(("auto", "bf16", "fp32")), "Format of the KV pages; `auto` follows the weights"
@@ -220,4 +222,10 @@ def _check_together(settings: Settings) -> None:
             "everyone there would share one user. Listen on 127.0.0.1, or add --allow-public if something "
             "in front of chatd decides who gets in.",
             param="host",
+        )
+    if settings.max_running > settings.step_tokens:
+        raise SetupError(
+            f"max_running is {settings.max_running} and step_tokens {settings.step_tokens}, but every answer "
+            "that runs needs a token in each step: raise --step-tokens or lower --max-running.",
+            param="max_running",
         )

@@ -29,8 +29,13 @@ MOST = Decimal(10**6)
 PRICES = ("computed", "gpu_hit", "disk_hit", "generated")
 
 
-def load_prices(path: Path) -> PriceBook:
-    """Every key is wanted. `SetupError` says which one is wrong and how."""
+def load_prices(path: Path | None) -> PriceBook:
+    """The book in ``path``, in which every key is wanted; the built-in one without a path.
+
+    `SetupError` says which key is wrong and how.
+    """
+    if path is None:
+        return PriceBook()
     try:
         values = tomllib.loads(path.read_text("utf-8"), parse_float=Decimal)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -123,6 +123,12 @@ def test_a_public_address_needs_the_explicit_word(tmp_path: Path) -> None:
     assert load_settings(flags | {"allow_public": True}, {}).host == "0.0.0.0"
 
 
+def test_a_step_has_room_for_all_that_run(tmp_path: Path) -> None:
+    flags: dict[str, object] = {"data_dir": str(tmp_path), "step_tokens": 8}
+    assert "--max-running" in complaint(flags)
+    assert load_settings(flags | {"max_running": 8}, {}).max_running == 8
+
+
 @pytest.mark.parametrize(
     ("host", "local"),
     [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True)]

@@ -1,30 +1,19 @@
 """``chatd report``: what each session used and cost, and whether the ledger is right."""
 
-import asyncio
 import sys
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console
 
 from chatd.cli.connect import get_json
-from chatd.cli.ids import new_id
 from chatd.cli.options import common_options, settings_from
 from chatd.cli.report_view import print_table, print_verdict, write_csv, write_json
 from chatd.config import Settings
-from chatd.data_dir import hold_data_dir, live_server
-from chatd.errors import SetupError
-from chatd.price_file import load_prices
-from chatd.server.report_views import report_of, verdict_of
-from chatd.store.prices import PriceBook
-from chatd.store.store import Store
+from chatd.data_dir import live_server
 
 EXIT_WRONG = 1
-
-T = TypeVar("T")
 
 
 @click.command()
@@ -60,30 +49,15 @@ def _sessions(settings: Settings) -> dict[str, Any]:
     if server := live_server(settings.data_dir):
         found: dict[str, Any] = get_json(server.url, "/api/v1/report")
         return found
-    return _offline(settings, lambda store: store.sessions_report(), report_of)
+    from chatd.cli import report_offline
+
+    return report_offline.sessions(settings)
 
 
 def _verdict(settings: Settings) -> dict[str, Any]:
     if server := live_server(settings.data_dir):
         found: dict[str, Any] = get_json(server.url, "/api/v1/report/verify")
         return found
-    return _offline(settings, lambda store: store.verify(), verdict_of)
+    from chatd.cli import report_offline
 
-
-def _offline(
-    settings: Settings, ask: Callable[[Store], Awaitable[T]], show: Callable[[T], dict[str, Any]]
-) -> dict[str, Any]:
-    """Open the data folder as its only user and ask the store."""
-    if not settings.data_dir.is_dir():
-        raise SetupError(f"There is no data folder {settings.data_dir}; name the server's with --data-dir.")
-    prices = load_prices(settings.prices) if settings.prices else PriceBook()
-
-    async def asked() -> T:
-        store = await Store.open(settings.data_dir, prices=prices, clock=time.time, new_id=new_id)
-        try:
-            return await ask(store)
-        finally:
-            await store.close()
-
-    with hold_data_dir(settings.data_dir):
-        return show(asyncio.run(asked()))
+    return report_offline.verdict(settings)

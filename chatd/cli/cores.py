@@ -1,0 +1,39 @@
+"""How many threads the model gets."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+CPUS = Path("/sys/devices/system/cpu")
+CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+
+
+def compute_threads() -> int:
+    """Physical cores this process may use, at most its container's share of CPU time, at least 1.
+
+    Two threads on one core take turns at its vector units, so hyperthreads gain a matrix
+    product nothing.
+    """
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return max(1, min(physical_cores(allowed, CPUS), quota_cores(CGROUP_LIMIT)))
+
+
+def physical_cores(cpus: Iterable[int], root: Path) -> int:
+    """Different cores among ``cpus``; a CPU whose siblings are unknown counts as a core."""
+    cores = set()
+    for cpu in cpus:
+        siblings = root / f"cpu{cpu}" / "topology" / "thread_siblings_list"
+        try:
+            cores.add(siblings.read_text("ascii").strip())
+        except OSError:
+            cores.add(str(cpu))
+    return len(cores)
+
+
+def quota_cores(limit: Path) -> int:
+    """Whole cores a container's CPU quota comes to; many where there is none."""
+    try:
+        quota, period = limit.read_text("ascii").split()
+        return max(1, round(int(quota) / int(period)))
+    except (OSError, ValueError):  # no such file, or "max"
+        return 1 << 16

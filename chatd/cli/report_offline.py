@@ -1,0 +1,42 @@
+"""Reports of a data folder that no server has open."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from chatd.cli.ids import new_id
+from chatd.config import Settings
+from chatd.data_dir import hold_data_dir
+from chatd.errors import SetupError
+from chatd.price_file import load_prices
+from chatd.server.report_views import report_of, verdict_of
+from chatd.store.store import Store
+
+T = TypeVar("T")
+
+
+def sessions(settings: Settings) -> dict[str, Any]:
+    """As ``GET /api/v1/report`` answers. `SetupError` if the folder is missing or in use."""
+    return report_of(_ask(settings, lambda store: store.sessions_report()))
+
+
+def verdict(settings: Settings) -> dict[str, Any]:
+    """As ``GET /api/v1/report/verify`` answers; what a dead run left open is not settled by this."""
+    return verdict_of(_ask(settings, lambda store: store.verify()))
+
+
+def _ask(settings: Settings, question: Callable[[Store], Awaitable[T]]) -> T:
+    if not settings.data_dir.is_dir():
+        raise SetupError(f"There is no data folder {settings.data_dir}; name the server's with --data-dir.")
+
+    async def asked() -> T:
+        prices = load_prices(settings.prices)
+        store = await Store.open(settings.data_dir, prices=prices, clock=time.time, new_id=new_id)
+        try:
+            return await question(store)
+        finally:
+            await store.close()
+
+    with hold_data_dir(settings.data_dir):
+        return asyncio.run(asked())

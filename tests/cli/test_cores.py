@@ -1,0 +1,34 @@
+"""Threads for the model: cores, not hyperthreads, and no more than the container has."""
+
+from pathlib import Path
+
+import pytest
+
+from chatd.cli.cores import compute_threads, physical_cores, quota_cores
+
+
+def test_hyperthreads_of_one_core_count_once(tmp_path: Path) -> None:
+    for cpu, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings + "\n")
+    assert physical_cores(range(4), tmp_path) == 2
+    assert physical_cores([1, 3], tmp_path) == 1
+    assert physical_cores(range(6), tmp_path) == 4
+
+
+@pytest.mark.parametrize(("text", "cores"), [("150000 100000", 2), ("50000 100000", 1), ("800000 100000", 8)])
+def test_a_quota_is_whole_cores(tmp_path: Path, text: str, cores: int) -> None:
+    (tmp_path / "cpu.max").write_text(text + "\n")
+    assert quota_cores(tmp_path / "cpu.max") == cores
+
+
+@pytest.mark.parametrize("text", ["max 100000", ""])
+def test_no_quota_is_no_limit(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cpu.max").write_text(text)
+    assert quota_cores(tmp_path / "cpu.max") > 1000
+    assert quota_cores(tmp_path / "missing") > 1000
+
+
+def test_this_machine_has_at_least_one() -> None:
+    assert compute_threads() >= 1
