@@ -12,7 +12,7 @@ from chatd_kernels.ops import Ops
 
 
 class TorchRunner:
-    """`chatd.engine.plan.Runner` on any torch device. Keeps no state of requests: all of it is in the plan."""
+    """`chatd.engine.plan.Runner` on any torch device. Keeps no state of requests: it is all in the plan."""
 
     def __init__(self, weights: Weights, pool: KVPool, ops: Ops) -> None:
         self.vocab_size = weights.config.vocab_size

@@ -85,7 +85,8 @@ def family(architecture: str) -> str:
     """The architecture itself if it is supported. Raises ModelFileError naming it otherwise."""
     if architecture not in FAMILIES:
         raise ModelFileError(
-            f"models of the architecture {architecture[:80]!r} are not supported; supported: {', '.join(FAMILIES)}"
+            f"models of the architecture {architecture[:80]!r} are not supported; "
+            f"these are: {', '.join(FAMILIES)}"
         )
     return architecture
 

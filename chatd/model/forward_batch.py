@@ -11,8 +11,8 @@ from chatd_kernels.ops import PagedBatch
 class ForwardBatch:
     """``n`` tokens: first one for each decoding row, then the extending rows', row by row.
 
-    ``tokens``, ``positions``, ``slot_pages`` and ``slot_offsets`` int64 ``[n]``; ``sample_at`` int64 ``[s]``: the
-    tokens whose logits are wanted. ``decode`` covers tokens ``0:decode_len``, ``extend`` the others.
+    ``tokens``, ``positions``, ``slot_pages`` and ``slot_offsets`` int64 ``[n]``; ``sample_at`` int64 ``[s]``:
+    the tokens whose logits are wanted. ``decode`` covers tokens ``0:decode_len``, ``extend`` the others.
     """
 
     tokens: Tensor

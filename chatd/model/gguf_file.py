@@ -58,13 +58,15 @@ class GgufFile:
             raise ModelFileError(
                 f"there is no chat template in {self.header.path.name}: an instruct model is needed"
             )
-        tokens = self.header.metadata("tokenizer.ggml.tokens").get("tokenizer.ggml.tokens", [])
+        return keys.text("chat_template"), self._token_text("bos"), self._token_text("eos")
 
-        def text(key: str) -> str:
-            index = keys.integer(f"ggml.{key}_token_id", len(tokens))
-            return tokens[index] if 0 <= index < len(tokens) else ""
-
-        return keys.text("chat_template"), text("bos"), text("eos")
+    def _token_text(self, which: str) -> str:
+        """A special token's text; empty if the file names none."""
+        tokens = self.header.metadata("tokenizer.ggml.tokens").get("tokenizer.ggml.tokens")
+        index = Fields(self.header.scalars()).integer(f"tokenizer.ggml.{which}_token_id", -1)
+        if isinstance(tokens, list) and 0 <= index < len(tokens):
+            return str(tokens[index])
+        return ""
 
     def _dequantised(self, info: TensorInfo, first: int, count: int) -> npt.NDArray[np.float32]:
         """Rows ``first`` to ``first + count``, float32 ``[count, row]``."""

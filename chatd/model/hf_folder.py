@@ -1,4 +1,4 @@
-"""A Hugging Face folder (config.json, safetensors, tokenizer.json) as a source of configuration and weights."""
+"""A Hugging Face folder (config.json, safetensors, tokenizer.json): its configuration and weights."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -55,8 +55,8 @@ def plan_pages(config: ModelConfig, dtype: torch.dtype, page_size: int, kv_bytes
     num_pages = kv_bytes // (per_token * page_size)
     if num_pages < 2:
         raise SetupError(
-            f"--kv-bytes is {kv_bytes:,}, but a page of {page_size} tokens takes {per_token * page_size:,} bytes "
-            "and two are needed"
+            f"--kv-bytes is {kv_bytes:,}, but two pages are needed and one of {page_size} tokens takes "
+            f"{per_token * page_size:,} bytes"
         )
     return KVPlan(num_pages, page_size, per_token, config.context_length)
 

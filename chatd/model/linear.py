@@ -32,7 +32,7 @@ _PACK_ROWS = 16
 
 def multiplies_bf16() -> bool:
     """Whether this CPU has bf16 products and a torch that uses them."""
-    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return bool(torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def can_pack(weight: Tensor) -> bool:

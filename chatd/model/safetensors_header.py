@@ -26,7 +26,7 @@ class StTensor:
 
 
 def read_header(path: Path) -> dict[str, StTensor]:
-    """Float tensors by name. Raises ModelFileError unless data are contiguous, whole and as large as claimed."""
+    """Float tensors by name. Raises ModelFileError unless they fill the file end to end."""
     try:
         return _checked(path)
     except ModelFileError as error:

@@ -27,10 +27,15 @@ class LayerWeights:
     gate_up: Linear
     down: Linear
 
+    @property
+    def nbytes(self) -> int:
+        """Of the linears; the norms are nothing beside them."""
+        return self.qkv.nbytes + self.attn_output.nbytes + self.gate_up.nbytes + self.down.nbytes
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """``embedding`` ``[vocab, hidden]``; ``inverse_frequencies`` float32 ``[d / 2]``; the rest in one dtype."""
+    """``embedding`` ``[vocab, hidden]``; ``inverse_frequencies`` float32 ``[d / 2]``; all else in ``dtype``."""
 
     config: ModelConfig
     dtype: torch.dtype
@@ -44,9 +49,7 @@ class Weights:
     @property
     def nbytes(self) -> int:
         """What the weights take up."""
-        linears = [linear for w in self.layers for linear in (w.qkv, w.attn_output, w.gate_up, w.down)]
-        norms = [norm for w in self.layers for norm in (w.attn_norm, w.ffn_norm)]
-        return self.embedding.nbytes + self.head.nbytes + sum(item.nbytes for item in (*linears, *norms))
+        return self.embedding.nbytes + self.head.nbytes + sum(layer.nbytes for layer in self.layers)
 
 
 def read_weights(
@@ -87,7 +90,7 @@ class _Reader:
         shapes = [self._shape(name) for name in names]
         rows = [shape[0] for shape in shapes]
         whole = torch.empty((sum(rows), *shapes[0][1:]), dtype=self.dtype)
-        for name, part in zip(names, whole.split(rows), strict=True):
+        for name, part in zip(names, torch.split(whole, rows), strict=True):
             self.source.read_into(name, part)
         return whole.to(self.device)
 

@@ -86,9 +86,9 @@ class SampleParams:
 class LogitEdits:
     """Sparse changes to logits, as distinct (row, token) pairs.
 
-    ``rows`` and ``tokens`` int64 ``[m]``; ``repetition`` and ``offset`` float32 ``[m]``. A positive logit is divided
-    by ``repetition``, any other multiplied by it; then ``offset`` is added (bias less presence and
-    frequency penalties).
+    ``rows`` and ``tokens`` int64 ``[m]``; ``repetition`` and ``offset`` float32 ``[m]``. A positive logit is
+    divided by ``repetition``, any other multiplied by it; then ``offset`` is added (bias less presence
+    and frequency penalties).
     """
 
     rows: Tensor
@@ -109,7 +109,7 @@ class Ops(Protocol):
     name: str
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x / sqrt(mean(x^2) + eps) * weight over the last dimension, in float32 inside. x ``[n, hidden]``."""
+        """x / sqrt(mean(x^2) + eps) * weight over the last dimension, float32 inside. x ``[n, hidden]``."""
         ...
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -158,12 +158,16 @@ class Ops(Protocol):
     def extend_attention(self, q: Tensor, kv: LayerKV, plan: ExtendPlan) -> Tensor:
         """Causal attention of a ragged batch over cached prefix and own tokens. q ``[n, h, d]``.
 
-        Query ``j`` of ``m`` in row ``i`` is at position ``kv_lens[i] - m + j`` and sees all tokens up to itself.
+        Query ``j`` of ``m`` in row ``i`` is at position ``kv_lens[i] - m + j`` and sees all tokens up to
+        itself.
         """
         ...
 
     def copy_slots(self, pool: Tensor, src: int, dst: int, slots: int) -> None:
-        """First ``slots`` slots of page ``src`` to page ``dst``. pool ``[num_pages, layers, 2, kvh, ps, d]``."""
+        """First ``slots`` slots of page ``src`` to page ``dst``, all layers.
+
+        pool ``[num_pages, layers, 2, kvh, ps, d]``.
+        """
         ...
 
     def gather_pages(self, pool: Tensor, pages: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ SPLIT_WASTE_LEN = 1024
 class Bucket:
     """Rows of similar length. ``s`` slots = ``p`` pages, padding included.
 
-    ``gather`` int64 ``[r * kvh * p]``; ``bias`` float32 ``[r * kvh, 1, s]``: 0, or minus infinity where nothing
-    may be seen; ``dead`` int64: slots of ``[r * kvh * s]`` past a row's end. The buffers serve all layers.
+    ``gather`` int64 ``[r * kvh * p]``; ``bias`` float32 ``[r * kvh, 1, s]``: 0, or minus infinity where
+    nothing may be seen; ``dead`` int64: slots of ``[r * kvh * s]`` past a row's end. The buffers serve all layers.
     """
 
     gather: Tensor
@@ -36,7 +36,7 @@ class Plan:
     """``order`` lists rows by bucket and ``back`` undoes it; both are empty with a single bucket."""
 
     buckets: tuple[Bucket, ...]
-    sizes: tuple[int, ...]
+    sizes: list[int]
     order: Tensor
     back: Tensor
     spec: AttentionSpec
@@ -50,14 +50,14 @@ def make_plan(batch: PagedBatch, kv: LayerKV, spec: AttentionSpec) -> Plan:
     device = kv.k.device
     if len(groups) == 1:
         order = back = torch.empty(0, dtype=torch.long, device=device)
-        buckets = (_bucket(batch.page_table[:, : max(pages)], lens, kv, spec),)
+        buckets: tuple[Bucket, ...] = (_bucket(batch.page_table[:, : max(pages)], lens, kv, spec),)
     else:
         order = torch.tensor([row for group in groups for row in group], device=device)
         back = order.argsort()
         buckets = tuple(
             _bucket(batch.page_table[group, : pages[group[0]]], lens[group], kv, spec) for group in groups
         )
-    return Plan(buckets, tuple(map(len, groups)), order, back, spec)
+    return Plan(buckets, [len(group) for group in groups], order, back, spec)
 
 
 def split_rows(pages: list[int], waste: int) -> list[list[int]]:
@@ -94,7 +94,7 @@ def attention(q: Tensor, kv: LayerKV, plan: Plan) -> Tensor:
     k_rows, v_rows = head_rows(kv.k), head_rows(kv.v)
     if len(plan.buckets) == 1:
         return _attend(q, k_rows, v_rows, plan.buckets[0], plan.spec)
-    parts = q.index_select(0, plan.order).split(plan.sizes)
+    parts = torch.split(q.index_select(0, plan.order), plan.sizes)
     outs = [_attend(part, k_rows, v_rows, b, plan.spec) for part, b in zip(parts, plan.buckets, strict=True)]
     return torch.cat(outs).index_select(0, plan.back)
 

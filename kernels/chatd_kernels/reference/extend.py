@@ -12,7 +12,7 @@ from chatd_kernels.reference.pages import head_rows, row_index
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Queries ``begin:end``; ``bias`` float32 ``[end - begin, kv_len]``, or none if it is a plain causal square."""
+    """Queries ``begin:end``; ``bias`` float32 ``[end - begin, kv_len]``, or none for a plain causal square."""
 
     begin: int
     end: int
@@ -58,7 +58,7 @@ def attention(q: Tensor, kv: LayerKV, plan: Plan) -> Tensor:
         # Only the row's own slots are left in k and v: nothing stale can be seen.
         k = k_rows.index_select(0, row.gather).view(kv_heads, -1, dim)[:, : row.kv_len]
         v = v_rows.index_select(0, row.gather).view(kv_heads, -1, dim)[:, : row.kv_len]
-        queries = q[row.begin : row.end].unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3)
+        queries = q[row.begin : row.end].view(row.end - row.begin, kv_heads, -1, dim).permute(1, 2, 0, 3)
         result = _attend(queries, k, v, row.bias, plan.spec)
         out[row.begin : row.end] = result.permute(2, 0, 1, 3).flatten(1, 2)
     return out

@@ -46,6 +46,6 @@ def rows_per_page(plane: Tensor) -> int:
 
 
 def row_index(table: Tensor, plane: Tensor) -> Tensor:
-    """Rows of `head_rows` for a page table int ``[r, p]``, ordered row, head, page; int64 ``[r * kvh * p]``."""
+    """Rows of `head_rows` for a table ``[r, p]``, ordered row, head, page; int64 ``[r * kvh * p]``."""
     heads = torch.arange(plane.shape[1], device=table.device)
     return (table.long()[:, None, :] * rows_per_page(plane) + heads[None, :, None]).reshape(-1)
