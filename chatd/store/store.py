@@ -1,11 +1,34 @@
-"""The store: conversations and the ledger in one SQLite file, behind one object."""
+"""The store: conversations and the ledger in one SQLite file, behind one object.
 
+Everything that changes something goes through the one `Writer`, everything else through `Readers`; what
+is done there lies in `conversations`, `begin`, `ledger`, `runs`, `reports` and `verify`, as plain
+functions of a connection. A call that has returned is committed and every later read sees it.
+
+Cancelling a read leaves nothing behind. Cancelling a write never leaves half of it, and never takes it
+back: it is stored as a whole all the same, only nobody learns its result. So a cancelled
+`begin_response` may leave an open response behind: whoever calls it must shield it and end what it
+opened; and a cancelled `flush` must not be sent again.
+
+WAL with ``synchronous=NORMAL``: what was committed survives the death of the process. A power cut may
+take the commits since the last checkpoint; what is left is a consistent, earlier state.
+"""
+
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from chatd.errors import Conflict
+from sqlalchemy import Connection
+
+from chatd.errors import NotFound, SetupError
 from chatd.ids import ConversationId, MessageId, Namespace, ResponseId
+from chatd.resources import migrations_dir
+from chatd.store import begin, conversations, ledger, reports, runs, stored_pieces, verify
+from chatd.store.connect import make_engine
+from chatd.store.errors import LedgerViolation, StoreFailure, TipMoved
+from chatd.store.migrate import migrate
 from chatd.store.prices import PriceBook
+from chatd.store.readers import Readers, ReadGate
 from chatd.store.records import (
     BegunResponse,
     Conversation,
@@ -20,15 +43,45 @@ from chatd.store.records import (
     StoredMessage,
     StoredPiece,
     VerifyReport,
+    micros,
 )
+from chatd.store.rows import load_books, response_query, to_response
+from chatd.store.schema import price_books, responses
+from chatd.store.writer import Writer
 
+__all__ = ["DATABASE_NAME", "LedgerViolation", "Store", "StoreFailure", "TipMoved"]
 
-class TipMoved(Conflict):
-    """Another message went under the tip first: read the conversation again and retry."""
+DATABASE_NAME = "chatd.db"
+READER_THREADS = 4
+HIDDEN_TTL_S = 7 * 24 * 3600
+HIDDEN_KEEP = 1000
+PRUNE_STEP = 100
+
+T = TypeVar("T")
 
 
 class Store:
-    """Every method may be cancelled; each says what that leaves behind where it matters."""
+    """Made by `open`, ended by `close`. Belongs to the event loop it was opened on."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        readers: Readers,
+        *,
+        prices: PriceBook,
+        clock: Callable[[], float],
+        new_id: Callable[[], str],
+        hidden_ttl_s: float,
+        hidden_keep: int,
+    ) -> None:
+        self._writer = writer
+        self._readers = readers
+        self._prices = prices
+        self._clock = clock
+        self._new_id = new_id
+        self._hidden_ttl = micros(hidden_ttl_s)
+        self._hidden_keep = hidden_keep
+        self._run: RunId | None = None
 
     @classmethod
     async def open(
@@ -38,71 +91,185 @@ class Store:
         prices: PriceBook,
         clock: Callable[[], float],
         new_id: Callable[[], str],
+        hidden_ttl_s: float = HIDDEN_TTL_S,
+        hidden_keep: int = HIDDEN_KEEP,
+        idle_s: float = 1.0,
+        migrations: Path | None = None,
     ) -> "Store":
-        """``clock`` gives Unix seconds, ``new_id`` ids never given before."""
-        raise NotImplementedError
+        """Opens ``data_dir/chatd.db``, made or migrated as needed (a backup first), settling nothing.
+
+        ``clock`` gives Unix seconds, ``new_id`` ids never given before. Hidden conversations expire
+        ``hidden_ttl_s`` after their last use, and a namespace keeps the newest ``hidden_keep``. After
+        ``idle_s`` without a write the log is emptied. SetupError if the file cannot be used.
+        """
+        database = data_dir / DATABASE_NAME
+        await asyncio.to_thread(migrate, database, migrations or migrations_dir())
+        gate = ReadGate()
+        writing = make_engine(database, begin="BEGIN IMMEDIATE", connections=1)
+        reading = make_engine(database, begin="BEGIN", connections=READER_THREADS, read_only=True)
+        store = cls(
+            Writer(writing, gate, database, idle_s=idle_s),
+            Readers(reading, gate, READER_THREADS),
+            prices=prices,
+            clock=clock,
+            new_id=new_id,
+            hidden_ttl_s=hidden_ttl_s,
+            hidden_keep=hidden_keep,
+        )
+        try:
+            await store._write(lambda conn: _register_prices(conn, prices))
+        except BaseException:
+            await asyncio.shield(store.close())
+            raise
+        return store
 
     async def close(self) -> None:
-        raise NotImplementedError
+        """Stores what was asked for before, then lets go of the file."""
+        await self._readers.close()
+        await self._writer.close()
 
-    async def settle(self, reencode: Callable[[str, Sequence[int]], Sequence[int]]) -> int:
-        raise NotImplementedError
+    async def _write(self, job: Callable[[Connection], T]) -> T:
+        return await self._writer.run(job)
+
+    async def _read(self, job: Callable[[Connection], T]) -> T:
+        return await self._readers.run(job)
+
+    def _now(self) -> int:
+        return micros(self._clock())
+
+    # --- the engine's runs ---
 
     async def begin_run(self) -> RunId:
-        raise NotImplementedError
+        """The engine starts, its counters at 0. Responses and flushes need a run."""
+        now = self._now()
+        self._run = await self._write(lambda conn: runs.begin_run(conn, now=now))
+        return self._run
 
     async def end_run(self) -> None:
-        raise NotImplementedError
+        """The engine has stopped in good order, with no response open."""
+        run, now = self._live_run(), self._now()
+        await self._write(lambda conn: runs.end_run(conn, run, now=now))
+        self._run = None
+
+    async def settle(self, reencode: Callable[[str, Sequence[int]], Sequence[int]]) -> int:
+        """Ends what dead runs left open: failed, ``server_died``, billed for what was stored.
+
+        The message gets the stored pieces' text and, from ``reencode(text, ids)``, ids that decode to
+        exactly that. How many were open. Call it at start, before the first response.
+        """
+        live = self._run
+        orphans = await self._read(lambda conn: runs.find_orphans(conn, live))
+        endings = [orphan.ending(reencode) for orphan in orphans]
+        ttl = self._hidden_ttl
+        await self._write(lambda conn: runs.settle(conn, endings, live, hidden_ttl=ttl))
+        return len(endings)
+
+    def _live_run(self) -> RunId:
+        if self._run is None:
+            raise LedgerViolation("no engine run has begun")
+        return self._run
+
+    # --- conversations ---
 
     async def create_conversation(
         self, namespace: Namespace, title: str = "", system: str = ""
     ) -> Conversation:
-        raise NotImplementedError
+        """An empty conversation, or with a system prompt as its root."""
+        make, new_id, now = conversations.create_conversation, self._new_id, self._now()
+        return await self._write(lambda conn: make(conn, namespace, title, system, new_id=new_id, now=now))
 
     async def list_conversations(
         self, namespace: Namespace, limit: int = 50, before: str | None = None
     ) -> ConversationPage:
-        raise NotImplementedError
+        """The newest first; ``before`` is the ``next`` of the page above."""
+        return await self._read(lambda conn: conversations.list_conversations(conn, namespace, limit, before))
 
     async def conversation(self, namespace: Namespace, conversation_id: ConversationId) -> ConversationView:
-        raise NotImplementedError
+        """All messages with the responses that wrote them; NotFound for unknown or foreign."""
+        return await self._read(
+            lambda conn: conversations.view_conversation(conn, namespace, conversation_id)
+        )
 
     async def head(self, namespace: Namespace, conversation_id: ConversationId) -> Conversation:
-        """The conversation without its messages (title, tip)."""
-        raise NotImplementedError
+        """The conversation without its messages (title, tip); NotFound for unknown or foreign."""
+        return await self._read(
+            lambda conn: conversations.find_conversation(conn, namespace, conversation_id)
+        )
 
     async def rename(self, namespace: Namespace, conversation_id: ConversationId, title: str) -> Conversation:
-        raise NotImplementedError
+        """NotFound for unknown or foreign."""
+        now = self._now()
+        return await self._write(
+            lambda conn: conversations.rename(conn, namespace, conversation_id, title, now=now)
+        )
 
     async def delete(self, namespace: Namespace, conversation_id: ConversationId) -> None:
-        """Conflict while one of its responses is open."""
-        raise NotImplementedError
+        """Messages and pieces go, ledger rows stay. Conflict while one of its responses is open."""
+        await self._write(lambda conn: conversations.delete_conversation(conn, namespace, conversation_id))
 
     async def prune(self) -> int:
-        """Deletes expired and surplus hidden conversations; how many."""
-        raise NotImplementedError
+        """Deletes hidden conversations that have expired; how many. Call it now and then."""
+        now, gone, step = self._now(), 0, PRUNE_STEP
+        while step == PRUNE_STEP:
+            step = await self._write(
+                lambda conn: conversations.prune_expired(conn, now=now, at_most=PRUNE_STEP)
+            )
+            gone += step
+        return gone
 
     async def path_to(self, namespace: Namespace, message_id: MessageId) -> list[StoredMessage]:
         """Root to message; NotFound for unknown or foreign."""
-        raise NotImplementedError
+        return await self._read(lambda conn: conversations.path_to(conn, namespace, message_id))
+
+    async def message(self, namespace: Namespace, message_id: MessageId) -> StoredMessage:
+        """NotFound for unknown or foreign."""
+        return await self._read(lambda conn: conversations.find_message(conn, namespace, message_id))
 
     async def find_chain(
         self, namespace: Namespace, keys: Sequence[bytes]
     ) -> tuple[int, StoredMessage] | None:
-        """The deepest hidden-history message whose chain key is in ``keys`` (root first), newest first."""
-        raise NotImplementedError
+        """The stored message, of the hidden histories, that is deepest in ``keys`` (root first).
+
+        With its index in ``keys``; of several the newest. Answers being written are never found. It
+        may expire before it is used: `begin_response` then raises NotFound.
+        """
+        return await self._read(lambda conn: conversations.find_chain(conn, namespace, keys))
+
+    # --- responses ---
 
     async def begin_response(self, new: NewResponse) -> BegunResponse:
-        raise NotImplementedError
+        """Stores the new messages and opens the ledger row, or finds an earlier one by its key.
+
+        Conflict: the key belongs to another request, or the target is being written or has children.
+        TipMoved: the conversation went on elsewhere. NotFound: an id is unknown or foreign.
+        """
+        opening = begin.Opening(
+            run_id=self._live_run(),
+            price_version=self._prices.version,
+            now=self._now(),
+            new_id=self._new_id,
+            hidden_ttl=self._hidden_ttl,
+            hidden_keep=self._hidden_keep,
+        )
+        return await self._write(lambda conn: begin.begin_response(conn, new, opening))
 
     async def flush(self, batch: FlushBatch) -> None:
-        raise NotImplementedError
+        """Stores a batch in one transaction; LedgerViolation, and nothing stored, if it cannot be right.
+
+        After a StoreFailure (disk full) nothing of it is stored and the same batch may be sent again.
+        """
+        now, ttl = self._now(), self._hidden_ttl
+        await self._write(lambda conn: ledger.flush(conn, batch, now=now, hidden_ttl=ttl))
 
     async def response(self, namespace: Namespace, response_id: ResponseId) -> ResponseRecord:
-        raise NotImplementedError
+        """The ledger row, also of a deleted conversation; NotFound for unknown or foreign."""
+        return await self._read(lambda conn: _response(conn, namespace, response_id))
 
     async def pieces_after(self, response_id: ResponseId, seq: int) -> list[StoredPiece]:
-        raise NotImplementedError
+        """The stored pieces after ``seq``, in order, the first cut so that it starts at ``seq + 1``."""
+        return await self._read(lambda conn: stored_pieces.pieces_after(conn, response_id, seq))
+
+    # --- reports ---
 
     async def sessions_report(
         self,
@@ -112,9 +279,36 @@ class Store:
         until: int | None = None,
         limit: int | None = None,
     ) -> SessionsReport:
-        """None of ``namespace`` means all of them."""
-        raise NotImplementedError
+        """Use and cost by session, of one namespace or all, opened in ``since <= t < until``."""
+        return await self._read(
+            lambda conn: reports.sessions_report(conn, namespace, since=since, until=until, limit=limit)
+        )
 
     async def verify(self, live: Callable[[], RunCounters] | None = None) -> VerifyReport:
-        """``live`` reads the running engine's counters; called once, after the ledger was read."""
-        raise NotImplementedError
+        """Works everything out again; see `chatd.store.verify`.
+
+        ``live`` reads the running engine's counters. It is called once, on a reader's thread, after
+        the ledger was read, so that the engine can only be ahead.
+        """
+        run = self._run
+        return await self._read(lambda conn: verify.verify(conn, run, live))
+
+
+def _register_prices(conn: Connection, prices: PriceBook) -> None:
+    known = load_books(conn).get(prices.version)
+    if known is None:
+        names = PriceBook.__slots__
+        conn.execute(price_books.insert(), [{name: getattr(prices, name) for name in names}])
+    elif known != prices:
+        raise SetupError(
+            f"price book {prices.version!r} was used with other prices before: "
+            "give the new prices a new version"
+        )
+
+
+def _response(conn: Connection, namespace: Namespace, response_id: ResponseId) -> ResponseRecord:
+    query = response_query().where(responses.c.id == response_id, responses.c.namespace == namespace)
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        raise NotFound("there is no such response")
+    return to_response(row)

@@ -1,0 +1,232 @@
+"""The ledger's law, and the flush that applies it to many responses in one transaction.
+
+A row is OPEN from its first commit and ends once::
+
+    open --admit--> open, buckets frozen --append, run, deliver--> ... --end--> completed
+      |                                                                         incomplete
+      +------------------------------ end (0 tokens, costs 0) ----------------> cancelled
+                                                                                failed
+
+- `admit` comes at most once and sets the prompt's buckets for good; without it nothing was generated.
+- Pieces come in order without a gap; the count of generated tokens never falls.
+- `end` comes once, fixes the bill and completes the message; after it only `delivered` may grow.
+
+Anything else is a `LedgerViolation` and the whole batch is left out.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+
+from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
+
+from chatd.ids import ConversationId, MessageId, Namespace, ResponseId
+from chatd.store.answers import Answer, complete_answers
+from chatd.store.errors import LedgerViolation
+from chatd.store.prices import PriceBook
+from chatd.store.records import (
+    AdmittedRow,
+    DeliveredRow,
+    EndedRow,
+    FlushBatch,
+    MessageStatus,
+    PieceRow,
+    ResponseStatus,
+)
+from chatd.store.rows import COST_COLUMNS, TIMING_COLUMNS, load_books
+from chatd.store.schema import engine_runs, pack_ids, pieces, responses
+
+
+@dataclass(slots=True)
+class OpenRow:
+    """An open response while a batch is applied to it. The methods are the law above."""
+
+    seq: int
+    id: ResponseId
+    namespace: Namespace
+    conversation_id: ConversationId
+    message_id: MessageId
+    price_version: str
+    admitted_at: int | None
+    prompt_tokens: int
+    gpu_hit: int
+    disk_hit: int
+    computed: int
+    output_tokens: int
+    delivered: int
+    last_seq: int
+    ended: EndedRow | None = None
+
+    def admit(self, row: AdmittedRow) -> None:
+        self._require(self.admitted_at is None, "is admitted twice")
+        parts = row.gpu_hit + row.disk_hit + row.computed
+        self._require(row.prompt_tokens == parts, "has buckets that do not add up")
+        self.admitted_at = row.at
+        self.prompt_tokens = row.prompt_tokens
+        self.gpu_hit, self.disk_hit, self.computed = row.gpu_hit, row.disk_hit, row.computed
+
+    def append(self, row: PieceRow) -> None:
+        self._require(row.from_seq == self.last_seq + 1, f"gets piece {row.from_seq} out of order")
+        self._require(len(row.piece_ends) == row.seq - row.from_seq + 1, "lacks ends of pieces")
+        rises = all(a <= b for a, b in zip((0, *row.piece_ends), row.piece_ends, strict=False))
+        self._require(rises and row.piece_ends[-1] == len(row.text), "has pieces that end elsewhere")
+        self.last_seq = row.seq
+
+    def run(self, generated: int) -> None:
+        self._require(generated >= self.output_tokens, "takes tokens back")
+        self._require(generated == 0 or self.admitted_at is not None, "generates before its admission")
+        self.output_tokens = generated
+
+    def deliver(self, row: DeliveredRow) -> None:
+        self.delivered = max(self.delivered, row.count)
+
+    def end(self, row: EndedRow) -> None:
+        self._require(self.ended is None, "ends twice")
+        self._require(row.status is not ResponseStatus.OPEN, "ends as open")
+        self.run(row.generated)
+        self.ended = row
+
+    def progress(self) -> dict[str, object]:
+        """The parameters of an `_UPDATE` while the row is open."""
+        names = ("admitted_at", "prompt_tokens", "gpu_hit", "disk_hit", "computed")
+        counts = ("output_tokens", "delivered", "last_seq")
+        return {"of_seq": self.seq, **{name: getattr(self, name) for name in names + counts}}
+
+    def answer(self, row: EndedRow) -> Answer:
+        return Answer(
+            response_seq=self.seq,
+            namespace=self.namespace,
+            conversation_id=self.conversation_id,
+            message_id=self.message_id,
+            status=MessageStatus(row.status),
+            token_ids=row.message_ids,
+            at=row.at,
+        )
+
+    def ending(self, row: EndedRow, book: PriceBook) -> dict[str, object]:
+        """The parameters of the `_UPDATE` that ends the row: the bill is made here, once."""
+        cost = book.cost(
+            gpu_hit=self.gpu_hit,
+            disk_hit=self.disk_hit,
+            computed=self.computed,
+            output=self.output_tokens,
+        )
+        return {
+            "of_seq": self.seq,
+            "status": row.status,
+            "finish_reason": row.finish_reason,
+            "error_code": row.error_code,
+            "error": row.error,
+            "preemptions": row.preemptions,
+            "recomputed": row.recomputed,
+            "ended_at": row.at,
+            **{name: getattr(row.timings, name) for name in TIMING_COLUMNS},
+            **{name: getattr(cost, name) for name in COST_COLUMNS},
+        }
+
+    def _require(self, holds: bool, breach: str) -> None:
+        if not holds:
+            raise LedgerViolation(f"response {self.id} {breach}")
+
+
+_OPEN_COLUMNS = tuple(field.name for field in fields(OpenRow) if field.name != "ended")
+
+
+_UPDATE = update(responses).where(responses.c.seq == bindparam("of_seq"))
+"""Sets the columns that its parameters name."""
+
+_DELIVER_LATE = (
+    update(responses)
+    .where(responses.c.id == bindparam("of_id"))
+    .values(delivered=func.max(responses.c.delivered, bindparam("count")))
+)
+
+
+class OpenRows:
+    """The open rows that a batch may speak of, by id."""
+
+    def __init__(self, rows: Iterable[OpenRow]) -> None:
+        self._rows = {row.id: row for row in rows}
+        self._touched: dict[ResponseId, OpenRow] = {}
+
+    def __getitem__(self, response_id: ResponseId) -> OpenRow:
+        row = self._rows.get(response_id)
+        if row is None:
+            raise LedgerViolation(f"response {response_id} is not open in this run")
+        self._touched[response_id] = row
+        return row
+
+    def __contains__(self, response_id: ResponseId) -> bool:
+        return response_id in self._rows
+
+    @property
+    def touched(self) -> Sequence[OpenRow]:
+        return tuple(self._touched.values())
+
+
+def load_open(conn: Connection, which: ColumnElement[bool]) -> OpenRows:
+    """The rows among ``which`` that are open."""
+    columns = [responses.c[name] for name in _OPEN_COLUMNS]
+    rows = conn.execute(select(*columns).where(responses.c.status == "open", which))
+    return OpenRows(OpenRow(*row) for row in rows)
+
+
+def flush(conn: Connection, batch: FlushBatch, *, now: int, hidden_ttl: int) -> None:
+    """Stores a batch, all of it or, with a `LedgerViolation`, nothing."""
+    rows = load_open(conn, responses.c.run_id == batch.run_id)
+    _apply(rows, batch)
+    _insert_pieces(conn, rows, batch.pieces)
+    late = [row for row in batch.delivered if row.response_id not in rows]
+    store_rows(conn, rows.touched, hidden_ttl=hidden_ttl)
+    if late:
+        conn.execute(_DELIVER_LATE, [{"of_id": row.response_id, "count": row.count} for row in late])
+    _store_counters(conn, batch, now)
+
+
+def _apply(rows: OpenRows, batch: FlushBatch) -> None:
+    for admitted in batch.admitted:
+        rows[admitted.response_id].admit(admitted)
+    for piece in batch.pieces:
+        rows[piece.response_id].append(piece)
+    for running in batch.running:
+        rows[running.response_id].run(running.generated)
+    for delivered in batch.delivered:
+        if delivered.response_id in rows:
+            rows[delivered.response_id].deliver(delivered)
+    for ended in batch.ended:
+        rows[ended.response_id].end(ended)
+
+
+def _insert_pieces(conn: Connection, rows: OpenRows, new: Sequence[PieceRow]) -> None:
+    if not new:
+        return
+    values = [
+        {
+            "response_seq": rows[row.response_id].seq,
+            "from_seq": row.from_seq,
+            "seq": row.seq,
+            "text": row.text,
+            "token_ids": pack_ids(row.token_ids),
+            "piece_ends": pack_ids(row.piece_ends),
+        }
+        for row in new
+    ]
+    conn.execute(pieces.insert(), values)
+
+
+def store_rows(conn: Connection, rows: Sequence[OpenRow], *, hidden_ttl: int) -> None:
+    """Writes back what a batch changed; of rows that ended also the bill and the whole answer."""
+    if rows:
+        conn.execute(_UPDATE, [row.progress() for row in rows])
+    over = [(row, row.ended) for row in rows if row.ended is not None]
+    if over:
+        books = load_books(conn)
+        complete_answers(conn, [row.answer(ended) for row, ended in over], hidden_ttl=hidden_ttl)
+        conn.execute(_UPDATE, [row.ending(ended, books[row.price_version]) for row, ended in over])
+
+
+def _store_counters(conn: Connection, batch: FlushBatch, now: int) -> None:
+    is_live = (engine_runs.c.id == batch.run_id) & (engine_runs.c.outcome == "running")
+    values = asdict(batch.counters)
+    done = conn.execute(update(engine_runs).where(is_live).values(updated_at=now, **values))
+    if done.rowcount != 1:
+        raise LedgerViolation(f"engine run {batch.run_id} is not running")

@@ -1,0 +1,162 @@
+"""The tables as queries see them, and how token ids become bytes.
+
+The schema itself (constraints, indices, triggers) is made by ``migrations/``; a test holds the columns
+named here to what the migrations make.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable
+
+from sqlalchemy import Column, Float, Integer, LargeBinary, MetaData, Table, Text
+
+metadata = MetaData()
+
+
+def _int(name: str, *, null: bool = False) -> Column[int]:
+    return Column(name, Integer, nullable=null)
+
+
+def _real(name: str) -> Column[float]:
+    return Column(name, Float, nullable=True)
+
+
+def _text(name: str, *, null: bool = False) -> Column[str]:
+    return Column(name, Text, nullable=null)
+
+
+def _blob(name: str, *, null: bool = False) -> Column[bytes]:
+    return Column(name, LargeBinary, nullable=null)
+
+
+conversations = Table(
+    "conversations",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    _text("id"),
+    _text("namespace"),
+    _text("title"),
+    _int("hidden"),
+    _text("tip_id", null=True),
+    _int("created_at"),
+    _int("updated_at"),
+    _int("expires_at", null=True),
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    _text("id"),
+    _text("conversation_id"),
+    _text("parent_id", null=True),
+    _text("role"),
+    _text("text"),
+    _blob("token_ids", null=True),
+    _text("status"),
+    _blob("chain_key", null=True),
+    _int("created_at"),
+)
+
+price_books = Table(
+    "price_books",
+    metadata,
+    Column("version", Text, primary_key=True),
+    _text("currency"),
+    _text("valid_from"),
+    _int("computed"),
+    _int("gpu_hit"),
+    _int("disk_hit"),
+    _int("generated"),
+)
+
+engine_runs = Table(
+    "engine_runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    _text("outcome"),
+    _int("started_at"),
+    _int("updated_at"),
+    _int("prompt_tokens"),
+    _int("gpu_hit"),
+    _int("disk_hit"),
+    _int("computed"),
+    _int("generated"),
+    _int("steps"),
+    _int("preemptions"),
+    _int("recomputed"),
+    _int("evicted_pages"),
+)
+
+responses = Table(
+    "responses",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    _text("id"),
+    _int("run_id"),
+    _text("namespace"),
+    _text("idempotency_key", null=True),
+    _blob("request_hash"),
+    _text("conversation_id"),
+    _text("user_message_id", null=True),
+    _text("message_id"),
+    _int("base_len"),
+    _text("model"),
+    _text("params_json"),
+    _text("status"),
+    _text("finish_reason", null=True),
+    _text("error_code"),
+    _text("error"),
+    _int("prompt_len"),
+    _int("prompt_tokens"),
+    _int("gpu_hit"),
+    _int("disk_hit"),
+    _int("computed"),
+    _int("output_tokens"),
+    _int("delivered"),
+    _int("last_seq"),
+    _int("preemptions"),
+    _int("recomputed"),
+    _real("queue_ms"),
+    _real("ttft_ms"),
+    _real("tpot_ms"),
+    _real("tokens_per_s"),
+    _real("total_ms"),
+    _int("opened_at"),
+    _int("admitted_at", null=True),
+    _int("ended_at", null=True),
+    _text("price_version"),
+    _int("gpu_hit_nano", null=True),
+    _int("disk_hit_nano", null=True),
+    _int("computed_nano", null=True),
+    _int("output_nano", null=True),
+    _int("without_cache_nano", null=True),
+)
+
+pieces = Table(
+    "pieces",
+    metadata,
+    Column("response_seq", Integer, primary_key=True),
+    Column("from_seq", Integer, primary_key=True),
+    _int("seq"),
+    _text("text"),
+    _blob("token_ids"),
+    _blob("piece_ends"),
+)
+
+
+def pack_ids(ids: Iterable[int]) -> bytes:
+    """Numbers as little-endian uint32; OverflowError outside 0 .. 2**32 - 1."""
+    packed = array("I", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack_ids(blob: bytes) -> tuple[int, ...]:
+    """What `pack_ids` packed. ValueError if the length is no multiple of 4."""
+    packed = array("I")
+    packed.frombytes(blob)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return tuple(packed)
