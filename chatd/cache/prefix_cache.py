@@ -210,6 +210,10 @@ class PrefixCache:
 
     def _copy_slots(self, lease: Lease, match: Match) -> None:
         source = match.source
+        if len(source.pages) > 1:
+            # Hold no more than the page that is read: a longer edge could be split under the lease, and
+            # pages held for nothing could keep a request of the pool's full size from ever running.
+            source = self._tree.split(source, 1)
         self._tree.lock(source)
         page = self._alloc(1)
         if page is None:

@@ -241,7 +241,7 @@ class Scheduler:
         return True
 
     def _affordable(self, req: Req, lease: Lease) -> bool:
-        """Do free and evictable pages cover it and all that runs, to the limit if it was thrown out before?"""
+        """Do free and evictable pages cover it and all that runs (to their limits if it was preempted)?"""
         to_the_limit = req.preemptions > 0
         leases = [(other, other.lease) for other in self.running if other.lease is not None]
         wanted = sum(

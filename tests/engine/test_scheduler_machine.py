@@ -1,0 +1,98 @@
+"""Random submits, aborts, faults and steps over a small pool: every text equals its cold reference."""
+
+from functools import lru_cache
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from chatd.engine.messages import FinishReason, Submit
+from tests.support.engines import request, toy_scheduler
+from tests.support.lab import Lab
+from tests.support.lab import reference as cold
+
+reference = lru_cache(maxsize=4096)(cold)
+
+
+def tree_prompt(path: list[int]) -> list[int]:
+    """Prompts that share prefixes of many lengths: each step of the path adds 1 to 23 ids."""
+    ids: list[int] = []
+    for step in path:
+        ids += [33 + (step * 17 + i) % 90 for i in range(1 + step * 11 % 23)]
+    return ids
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    @initialize(
+        page_size=st.sampled_from([1, 2, 16]),
+        tokens=st.integers(160, 400),
+        step_tokens=st.integers(4, 96),
+        enabled=st.booleans() | st.just(True),
+    )
+    def start(self, page_size: int, tokens: int, step_tokens: int, enabled: bool) -> None:
+        pages = max(8, tokens // page_size)
+        self.lab = Lab(
+            toy_scheduler(pages, page_size, step_tokens=step_tokens, max_running=4, enabled=enabled)
+        )
+        self.submits: list[Submit] = []
+        self.bad: set[str] = set()
+        self.lab.runner.bad = lambda row: row.rid in self.bad
+
+    @rule(
+        path=st.lists(st.integers(0, 5), min_size=1, max_size=6),
+        max_tokens=st.integers(1, 40),
+        namespace=st.sampled_from(["a", "b"]),
+        seed=st.integers(0, 2),
+    )
+    def submit(self, path: list[int], max_tokens: int, namespace: str, seed: int) -> None:
+        one = request(
+            f"r{len(self.submits)}",
+            tree_prompt(path),
+            max_tokens,
+            namespace=namespace,
+            seed=seed,
+            temperature=float(seed > 0),
+        )
+        self.submits.append(one)
+        self.lab.submit(one)
+
+    @rule(steps=st.integers(1, 12))
+    def step(self, steps: int) -> None:
+        for _ in range(steps):
+            if self.lab.scheduler.has_work:
+                self.lab.step()
+
+    @rule(pick=st.integers(0, 1000))
+    def abort(self, pick: int) -> None:
+        if self.submits:
+            self.lab.abort(self.submits[pick % len(self.submits)].rid)
+
+    @rule(pick=st.integers(0, 1000))
+    def poison(self, pick: int) -> None:
+        if self.submits:
+            self.bad.add(self.submits[pick % len(self.submits)].rid)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "lab"):
+            return
+        self.lab.run()
+        self.lab.assert_at_rest()
+        for submit in self.submits:
+            outcome = self.lab.outcomes[submit.rid]
+            expected = reference(submit)
+            match outcome.done.reason:
+                case FinishReason.LENGTH:
+                    assert outcome.text == expected
+                case FinishReason.CANCELLED:
+                    assert expected.startswith(outcome.text)
+                case FinishReason.FAILED:
+                    assert submit.rid in self.bad or outcome.done.error_code == "exceeds_kv_pool"
+                    assert expected.startswith(outcome.text)
+                case reason:
+                    raise AssertionError(f"unexpected ending {reason}")
+
+
+TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine.settings = settings(
+    max_examples=200, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -1,0 +1,113 @@
+"""A scheduler and a runner stepped by hand, with every structure checked after each action."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from chatd.engine.messages import Finished, Held, Piece, Prefill, StepOutput, Submit, Update
+from chatd.engine.scheduler import Scheduler
+from chatd.ids import Rid
+from tests.support.engines import ChecksumRunner, _PagedRunner, request, toy_scheduler
+
+
+@dataclass
+class Outcome:
+    """What one request had to say."""
+
+    updates: list[Update] = field(default_factory=list)
+    text: str = ""
+    prefill: Prefill | None = None
+    finished: Finished | None = None
+
+    def take(self, update: Update) -> None:
+        assert self.finished is None, "nothing follows an ending"
+        self.updates.append(update)
+        match update:
+            case Piece(seq=seq, text=text):
+                assert seq == 1 + sum(isinstance(u, Piece) for u in self.updates[:-1])
+                self.text += text
+            case Prefill():
+                assert self.prefill is None, "buckets are reported once"
+                self.prefill = update
+            case Finished():
+                self.finished = update
+
+    @property
+    def done(self) -> Finished:
+        assert self.finished is not None
+        return self.finished
+
+    @property
+    def hit(self) -> int:
+        assert self.prefill is not None
+        return self.prefill.gpu_hit
+
+
+class Lab:
+    """Drives ``scheduler`` over ``runner`` on the test's own thread."""
+
+    def __init__(self, scheduler: Scheduler | None = None, runner: _PagedRunner | None = None) -> None:
+        self.scheduler = scheduler or toy_scheduler()
+        cache = self.scheduler.cache
+        self.runner = runner or ChecksumRunner(cache.total_pages, cache.page_size)
+        self.outcomes: dict[Rid, Outcome] = {}
+        self.last = StepOutput(())
+
+    def submit(self, submit: Submit) -> Outcome:
+        self.outcomes[submit.rid] = Outcome()
+        self.scheduler.submit(submit)
+        self.scheduler.check()
+        return self.outcomes[submit.rid]
+
+    def abort(self, rid: str) -> None:
+        self.scheduler.abort(Rid(rid))
+        self.scheduler.check()
+
+    def step(self) -> StepOutput:
+        plan = self.scheduler.schedule()
+        self.scheduler.check()
+        assert sum(row.extend_len for row in plan.rows) <= self.scheduler.limits.step_tokens
+        sampled = self.runner.run(plan) if plan.rows else []
+        self.last = self.scheduler.commit(plan, sampled)
+        self.scheduler.check()
+        for update in self.last.updates:
+            self.outcomes[update.rid].take(update)
+        return self.last
+
+    def run(self, max_steps: int = 20_000) -> None:
+        """Step until nothing is left to do."""
+        for _ in range(max_steps):
+            if not self.scheduler.has_work:
+                return
+            self.step()
+        raise AssertionError("the scheduler never came to rest")
+
+    def answer(self, submit: Submit) -> Outcome:
+        outcome = self.submit(submit)
+        self.run()
+        return outcome
+
+    def assert_at_rest(self) -> None:
+        cache = self.scheduler.cache
+        assert not self.scheduler.running
+        assert not self.scheduler.waiting
+        assert cache.free_pages + cache.evictable_pages == cache.total_pages
+        for outcome in self.outcomes.values():
+            assert outcome.finished is not None
+            generated = [u.generated for u in outcome.updates if isinstance(u, Piece | Held)]
+            assert generated == sorted(generated)
+
+
+def reference(submit: Submit) -> str:
+    """The same request alone on a cold server with pages to spare, in one chunk."""
+    pages = 2 + (len(submit.prompt_ids) + submit.max_tokens) // 16
+    lab = Lab(toy_scheduler(pages + 1, 16, step_tokens=8192, context_length=8192))
+    return lab.answer(submit).text
+
+
+def prompt(seed: int, length: int) -> list[int]:
+    """Printable, reproducible, and different for different seeds from the first token on."""
+    return [32 + (seed * 7919 + i * i * 31 + i * seed) % 95 for i in range(length)]
+
+
+def counted(prefix: str, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[Submit]:
+    return [request(f"{prefix}{i}", ids, max_tokens) for i, ids in enumerate(prompts)]
