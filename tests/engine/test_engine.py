@@ -112,7 +112,9 @@ def test_a_step_that_raises_ends_its_requests_not_the_engine(outbox: Outbox) -> 
     engine.stop(5)
 
 
-def test_a_broken_invariant_ends_everything_and_says_so(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_invariant_ends_everything_and_says_so(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = toy_engine(outbox)
 
     def leak() -> StepPlan:

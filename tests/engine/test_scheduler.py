@@ -55,7 +55,9 @@ def test_a3_evict_while_in_use() -> None:
     lab.assert_at_rest()
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=[pytest.mark.full, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize(
+    "count", [60, pytest.param(1000, marks=[pytest.mark.full, pytest.mark.timeout(600)])]
+)
 def test_b1_abort_anywhere(count: int) -> None:
     rnd = random.Random(5)
     lab = Lab(toy_scheduler(96, 16, step_tokens=48, max_running=6))
