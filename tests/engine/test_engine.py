@@ -5,7 +5,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from chatd.engine.messages import Finished, FinishReason, StepOutput, Update
+from chatd.engine.messages import Finished, FinishReason, Piece, StepOutput, Update
 from chatd.engine.plan import StepPlan
 from chatd.ids import Rid
 from tests.support.engines import ChecksumRunner, Gate, request, toy_engine
@@ -107,7 +107,7 @@ def test_a_step_that_raises_ends_its_requests_not_the_engine(outbox: Outbox) -> 
     broken.clear()
     engine.submit(request("b", prompt(1, 30), 2))
     assert outbox.until_finished("b").reason is FinishReason.LENGTH
-    text = "".join(u.text for u in outbox.updates if getattr(u, "text", "") and u.rid == "b")
+    text = "".join(u.text for u in outbox.updates if isinstance(u, Piece) and u.rid == "b")
     assert text == reference(request("b", prompt(1, 30), 2))
     engine.stop(5)
 

@@ -66,7 +66,7 @@ def _mix(*values: int) -> int:
     return state & _MASK
 
 
-class _PagedRunner:
+class PagedRunner:
     """What both have in common: pages, copies, and the order of a step."""
 
     vocab_size = VOCAB_SIZE
@@ -100,7 +100,7 @@ class _PagedRunner:
         raise NotImplementedError
 
 
-class ChecksumRunner(_PagedRunner):
+class ChecksumRunner(PagedRunner):
     """Next id = hash of every slot from 0 to the last, read through the page table; ids are printable ASCII.
 
     With temperature above 0 the hash also takes the seed and the position.
@@ -115,7 +115,7 @@ class ChecksumRunner(_PagedRunner):
         return 32 + _mix(total, kv_len, salt) % 95
 
 
-class ScriptRunner(_PagedRunner):
+class ScriptRunner(PagedRunner):
     """The answer to a prompt is ``script(prompt ids)``, then end-of-text for ever."""
 
     def __init__(
@@ -150,14 +150,14 @@ def toy_scheduler(
 
 def toy_engine(
     post: Callable[[StepOutput], None],
-    runner: _PagedRunner | None = None,
+    runner: PagedRunner | None = None,
     *,
     num_pages: int = 1024,
     page_size: int = 16,
     **limits: int,
 ) -> Engine:
     """A real engine thread over a toy runner (checksum unless another is given)."""
-    scheduler = toy_scheduler(num_pages, page_size, **limits)
+    scheduler = toy_scheduler(num_pages, page_size, enabled=True, **limits)
     return Engine(scheduler, runner or ChecksumRunner(num_pages, page_size), post)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from chatd.engine.messages import Finished, Held, Piece, Prefill, StepOutput, Submit, Update
 from chatd.engine.scheduler import Scheduler
 from chatd.ids import Rid
-from tests.support.engines import ChecksumRunner, _PagedRunner, request, toy_scheduler
+from tests.support.engines import ChecksumRunner, PagedRunner, request, toy_scheduler
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Outcome:
 class Lab:
     """Drives ``scheduler`` over ``runner`` on the test's own thread."""
 
-    def __init__(self, scheduler: Scheduler | None = None, runner: _PagedRunner | None = None) -> None:
+    def __init__(self, scheduler: Scheduler | None = None, runner: PagedRunner | None = None) -> None:
         self.scheduler = scheduler or toy_scheduler()
         cache = self.scheduler.cache
         self.runner = runner or ChecksumRunner(cache.total_pages, cache.page_size)
