@@ -57,7 +57,7 @@ def begin_response(conn: Connection, new: NewResponse, opening: Opening) -> Begu
     Conflict: the key was used for another request, or the target is being written or has children.
     TipMoved: see `NewResponse`. NotFound: conversation, parent or target unknown or foreign.
     """
-    earlier = _replay(conn, new)
+    earlier = find_replay(conn, new.namespace, new.idempotency_key, new.request_hash)
     if earlier is not None:
         return earlier
     conversation = _conversation(conn, new, opening)
@@ -69,31 +69,31 @@ def begin_response(conn: Connection, new: NewResponse, opening: Opening) -> Begu
         user_message_id, message_id, base_len = None, target.id, len(target.text)
     _touch(conn, new, conversation, message_id, opening)
     _insert_row(conn, new, opening, conversation.id, user_message_id, message_id, base_len)
-    return _begun(conn, new, replay=False)
+    return _begun(conn, new.response_id, replay=False)
 
 
-def _replay(conn: Connection, new: NewResponse) -> BegunResponse | None:
-    if new.idempotency_key is None:
+def find_replay(
+    conn: Connection, namespace: Namespace, idempotency_key: str | None, request_hash: bytes
+) -> BegunResponse | None:
+    """What the key opened before, if anything. Conflict: it was used for another request."""
+    if idempotency_key is None:
         return None
     query = select(responses.c.id, responses.c.request_hash).where(
-        responses.c.namespace == new.namespace, responses.c.idempotency_key == new.idempotency_key
+        responses.c.namespace == namespace, responses.c.idempotency_key == idempotency_key
     )
     row = conn.execute(query).one_or_none()
     if row is None:
         return None
-    if row.request_hash != new.request_hash:
+    if row.request_hash != request_hash:
         raise Conflict(
             "this idempotency key was used for another request: make a new key",
             param="idempotency_key",
         )
-    return _begun(conn, new, response_id=row.id, replay=True)
+    return _begun(conn, row.id, replay=True)
 
 
-def _begun(
-    conn: Connection, new: NewResponse, *, replay: bool, response_id: str | None = None
-) -> BegunResponse:
-    query = response_query().where(responses.c.id == (response_id or new.response_id))
-    record = to_response(conn.execute(query).one())
+def _begun(conn: Connection, response_id: str, *, replay: bool) -> BegunResponse:
+    record = to_response(conn.execute(response_query().where(responses.c.id == response_id)).one())
     return BegunResponse(
         response=record,
         conversation_id=record.conversation_id,

@@ -237,6 +237,14 @@ class Store:
 
     # --- responses ---
 
+    async def find_replay(
+        self, namespace: Namespace, idempotency_key: str, request_hash: bytes
+    ) -> BegunResponse | None:
+        """What the key opened before, if anything. Conflict: it was used for another request."""
+        return await self._read(
+            lambda conn: begin.find_replay(conn, namespace, idempotency_key, request_hash)
+        )
+
     async def begin_response(self, new: NewResponse) -> BegunResponse:
         """Stores the new messages and opens the ledger row, or finds an earlier one by its key.
 
