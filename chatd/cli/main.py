@@ -1,0 +1,44 @@
+"""The ``chatd`` command: its group, and what a failed command prints."""
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from chatd import __version__
+from chatd.cli.chat import chat
+from chatd.cli.report import report
+from chatd.cli.serve import serve
+from chatd.errors import ChatdError
+
+EXIT_SETUP = 2
+"""A wrong setting or a server that cannot start; click uses the same for wrong usage."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="chatd")
+def cli() -> None:
+    """A self-hosted chat server whose later turns are nearly free.
+
+    Start with `chatd serve`, then open the page it names, or `chatd chat` in another terminal.
+    """
+
+
+cli.add_command(serve)
+cli.add_command(chat)
+cli.add_command(report)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run a command. Errors meant for people become one message, without a traceback."""
+    try:
+        code = cli.main(args, prog_name="chatd", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except click.Abort:
+        code = 130
+    except ChatdError as error:
+        click.secho(f"chatd: {error.message}", err=True, fg="red" if sys.stderr.isatty() else None)
+        code = EXIT_SETUP
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,168 @@
+"""What a starting and a stopping server tells the person who started it."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+from rich.table import Table
+
+from chatd import __version__
+from chatd.config_kinds import show_size
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a server that is ready is made of. ``sessions`` is how many full-length ones fit."""
+
+    url: str
+    data_dir: Path
+    model: str
+    context_length: int
+    device: str
+    threads: int
+    weights: str
+    kv_bytes: int
+    bytes_per_token: int
+    kv_tokens: int
+    sessions: float
+    started_s: float
+
+
+class ServeScreen(Protocol):
+    def listening(self, url: str) -> None: ...
+    def progress(self, share: float, what: str) -> None: ...
+    def ready(self, facts: Facts) -> None: ...
+    def stopping(self, drain_s: float) -> None: ...
+    def close(self) -> None:
+        """Leave the terminal as it was. Idempotent."""
+        ...
+
+
+class TerminalScreen:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+
+    def listening(self, url: str) -> None:
+        self._console.print(
+            f"[bold]chatd[/bold] {__version__} listens on {escape(url)}; the model is loading."
+        )
+
+    def progress(self, share: float, what: str) -> None:
+        if self._task is None:
+            self._bar.start()
+            self._task = self._bar.add_task(what, total=1.0)
+        self._bar.update(self._task, completed=share, description=escape(what))
+
+    def ready(self, facts: Facts) -> None:
+        self.close()
+        table = Table.grid(padding=(0, 2))
+        for name, value in describe(facts):
+            table.add_row(f"  [dim]{name}[/dim]", escape(value))
+        self._console.print(f"Ready after {facts.started_s:.1f} s.\n")
+        self._console.print(table)
+        self._console.print("\n[dim]Ctrl-C stops it.[/dim]")
+
+    def stopping(self, drain_s: float) -> None:
+        self.close()
+        self._console.print(
+            f"Stopping; running answers have up to {drain_s:g} s. Ctrl-C again ends them at once.",
+            style="dim",
+        )
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+class PlainScreen:
+    """Lines, for files and pipes. Progress is told every tenth."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._next_share = 0.0
+
+    def listening(self, url: str) -> None:
+        self._say(f"chatd {__version__} listens on {url}; the model is loading")
+
+    def progress(self, share: float, what: str) -> None:
+        if share >= self._next_share:
+            self._say(f"{round(100 * share):3} %  {what}")
+            self._next_share = share + 0.1
+
+    def ready(self, facts: Facts) -> None:
+        self._say(f"ready after {facts.started_s:.1f} s")
+        for name, value in describe(facts):
+            self._say(f"  {name:8} {value}")
+
+    def stopping(self, drain_s: float) -> None:
+        self._say(f"stopping; running answers have up to {drain_s:g} s")
+
+    def close(self) -> None:
+        """Nothing is ever left open."""
+
+    def _say(self, line: str) -> None:
+        print(line, file=self._out, flush=True)
+
+
+class JsonScreen:
+    """One JSON object a line: ``{"status": "listening" | "loading" | "ready" | "stopping", ...}``."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def listening(self, url: str) -> None:
+        self._say("listening", url=url, version=__version__)
+
+    def progress(self, share: float, what: str) -> None:
+        self._say("loading", progress=round(share, 3), what=what)
+
+    def ready(self, facts: Facts) -> None:
+        fields = {name: getattr(facts, name) for name in Facts.__slots__}
+        self._say("ready", **fields | {"data_dir": str(facts.data_dir)})
+
+    def stopping(self, drain_s: float) -> None:
+        self._say("stopping", drain_s=drain_s)
+
+    def close(self) -> None:
+        """Nothing is ever left open."""
+
+    def _say(self, status: str, **fields: object) -> None:
+        print(json.dumps({"status": status, **fields}), file=self._out, flush=True)
+
+
+def describe(facts: Facts) -> list[tuple[str, str]]:
+    """Names and values, in the order a newcomer needs them."""
+    threads = f", {facts.threads} threads" if facts.device == "cpu" else ""
+    return [
+        ("page", facts.url),
+        ("terminal", "chatd chat"),
+        ("OpenAI", f"{facts.url}/v1"),
+        ("model", f"{facts.model}, {facts.context_length:,} tokens of context"),
+        ("device", f"{facts.device}{threads}, weights in {facts.weights}"),
+        (
+            "KV pool",
+            f"{show_size(facts.kv_bytes)}: {facts.bytes_per_token:,} bytes a token, {facts.kv_tokens:,} tokens, "
+            f"{facts.sessions:,.1f} full-length sessions",
+        ),
+        ("data", str(facts.data_dir)),
+    ]
+
+
+def screen_for(*, as_json: bool) -> ServeScreen:
+    """JSON if asked for, a bar on a terminal, lines elsewhere."""
+    if as_json:
+        return JsonScreen(sys.stdout)
+    console = Console(highlight=False)
+    return TerminalScreen(console) if console.is_terminal else PlainScreen(sys.stdout)
