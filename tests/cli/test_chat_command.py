@@ -1,0 +1,223 @@
+"""``chatd chat`` in a terminal and in a pipe, against a server that follows a script."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatd.server.protocol import (
+    Error,
+    Failure,
+    ResponseCancelled,
+    ResponseFailed,
+    ResponseIncomplete,
+    SessionCreated,
+)
+from tests.cli.scripted_server import Part, Peer, ScriptedServer, created, delta, ending
+from tests.cli.terminals import Terminal, piped
+
+READY = {"/readyz": {"status": "ready", "progress": 1, "what": ""}}
+VIEW: dict[str, Any] = {
+    "id": "c7",
+    "title": "Old bread",
+    "tip_id": "m9",
+    "messages": [
+        {"id": "m8", "parent_id": None, "role": "user", "text": "Bread?"},
+        {"id": "m9", "parent_id": "m8", "role": "assistant", "text": "Flour and water."},
+        {"id": "m10", "parent_id": "m8", "role": "assistant", "text": "Another branch."},
+    ],
+}
+
+
+async def greets(peer: Peer) -> None:
+    await peer.take()
+    await peer.say(SessionCreated("s1", "SmolLM2", 8192, "0.1.0", 15.0, "CNY"))
+
+
+def answers(*texts: str, end: Any = None) -> Part:
+    async def part(peer: Peer) -> None:
+        frame = await peer.take()
+        pieces = [delta(seq, text) for seq, text in enumerate(texts, 1)]
+        await peer.say(created(frame["idempotency_key"]), *pieces, end or ending())
+
+    return part
+
+
+async def test_a_pipe_gets_the_answer_and_nothing_else() -> None:
+    async with ScriptedServer(answers("Because ", "of Rayleigh."), pages=READY) as server:
+        code, out, err = await piped(["chat", "--url", server.url], "Why is the sky blue?\n")
+    assert (code, out, err) == (0, "Because of Rayleigh.\n", "")
+    assert server.received[0]["input"] == "Why is the sky blue?"
+    assert "conversation_id" not in server.received[0]
+
+
+async def test_a_pipe_can_go_on_with_a_conversation() -> None:
+    pages = READY | {
+        "/api/v1/conversations?limit=1": {"conversations": [{"id": "c7"}], "next": None},
+        "/api/v1/conversations/c7": VIEW,
+    }
+    async with ScriptedServer(answers("Yes."), pages=pages) as server:
+        for option in (["--conversation", "c7"], ["--last"]):
+            code, out, _ = await piped(["chat", "--url", server.url, *option], "More?")
+            assert (code, out) == (0, "Yes.\n")
+    assert [frame["conversation_id"] for frame in server.received] == ["c7", "c7"]
+
+
+async def test_json_is_the_servers_events() -> None:
+    async with ScriptedServer(answers("Hi"), pages=READY) as server:
+        code, out, _ = await piped(["chat", "--json", "--url", server.url], "Hello")
+    events = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [event["type"].split(".", 1)[1] for event in events] == [
+        "created",
+        "output_text.delta",
+        "completed",
+    ]
+    assert events[-1]["cost"]["total_nano"] == 68_500
+
+
+async def test_a_failed_answer_is_a_failed_command() -> None:
+    broken = ending(
+        ResponseFailed, error=Failure("bad_logits", "The model broke.", False), finish_reason="failed"
+    )
+    async with ScriptedServer(answers("Hal", end=broken), pages=READY) as server:
+        code, out, err = await piped(["chat", "--url", server.url], "Hello")
+    assert (code, out) == (1, "Hal\n")
+    assert "The model broke." in err
+
+
+async def test_a_refused_message_says_why() -> None:
+    async def refuses(peer: Peer) -> None:
+        key = (await peer.take())["idempotency_key"]
+        await peer.say(Error("context_length_exceeded", "9,000 of 8,192 tokens.", False, idempotency_key=key))
+
+    async with ScriptedServer(refuses, pages=READY) as server:
+        code, out, err = await piped(["chat", "--url", server.url], "Hello")
+    assert (code, out, err) == (2, "", "chatd: 9,000 of 8,192 tokens.\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "text", "wanted"),
+    [
+        (["--conversation", "c1", "--last"], "x", "exclude each other"),
+        (["--url", "ftp://x"], "x", "http://127.0.0.1:8000"),
+        (["--url", "http://127.0.0.1:9"], "x", "cannot be reached"),
+        ([], "x", "chatd serve"),
+    ],
+)
+async def test_mistakes_are_one_clear_message(
+    tmp_path: Path, args: list[str], text: str, wanted: str
+) -> None:
+    code, out, err = await piped(["chat", "--data-dir", str(tmp_path), *args], text)
+    assert (code, out) == (2, "")
+    assert wanted in err
+    assert "Traceback" not in err
+
+
+async def test_nothing_piped_in_is_a_mistake() -> None:
+    async with ScriptedServer(greets, pages=READY) as server:
+        code, _, err = await piped(["chat", "--url", server.url], " \n")
+    assert code == 2
+    assert "standard input is empty" in err
+
+
+async def test_a_conversation_in_a_terminal() -> None:
+    cut = ending(ResponseIncomplete, finish_reason="length")
+    parts = (
+        greets,
+        answers("Hello \x1b[31mthere", end=cut),
+        answers("More."),
+        answers("Again."),
+        answers("Fresh."),
+    )
+    async with ScriptedServer(*parts, pages=READY) as server, Terminal("chat", "--url", server.url) as person:
+        await person.until("SmolLM2 · 8,192 tokens of context")
+        await person.until("> ")
+        person.type("Hi\n")
+        await person.until("Hello \ufffd[31mthere")
+        await person.until("/continue")
+        await person.until("44 in (40 reused) · 9 out · first token 0.21 s · 24.1 tokens/s · 0.000069 CNY")
+        for typed, shown in [
+            ("/continue\n", "More."),
+            ("/retry\n", "Again."),
+            ("/nonsense\n", "/help lists them"),
+            ("/new\n", "A new conversation"),
+            ("/retry\n", "no answer in this conversation"),
+            ("two \\\nlines\n", "Fresh."),
+        ]:
+            await person.until("> ")
+            person.type(typed)
+            await person.until(shown)
+        await person.until("> ")
+        person.type("\x04")
+        assert await person.exit_code() == 0
+    asked = [
+        {k: v for k, v in frame.items() if k not in ("type", "idempotency_key")}
+        for frame in server.received[1:]
+    ]
+    assert asked == [{"input": "Hi"}, {"continue": "m2"}, {"regenerate": "m2"}, {"input": "two \nlines"}]
+
+
+async def test_ctrl_c_stops_the_answer_and_the_conversation_goes_on() -> None:
+    async def long(peer: Peer) -> None:
+        await peer.say(created((await peer.take())["idempotency_key"]), delta(1, "Once upon a time"))
+        await peer.take()
+        await peer.say(ending(ResponseCancelled, finish_reason="cancelled"))
+
+    async with (
+        ScriptedServer(greets, long, answers("Sure."), pages=READY) as server,
+        Terminal("chat", "--url", server.url) as person,
+    ):
+        await person.until("> ")
+        person.type("A story\n")
+        await person.until("Once upon a time")
+        person.press_ctrl_c()
+        await person.until("stopped · 44 in")
+        await person.until("> ")
+        person.type("Shorter\n")
+        await person.until("Sure.")
+        await person.until("> ")
+        person.press_ctrl_c()
+        await person.until("Ctrl-C again")
+        person.press_ctrl_c()
+        assert await person.exit_code() == 0
+    assert server.received[2] == {"type": "response.cancel", "response_id": "r1"}
+    assert server.received[3]["conversation_id"] == "c1"
+
+
+async def test_a_second_ctrl_c_leaves_a_server_that_does_not_answer() -> None:
+    async def deaf(peer: Peer) -> None:
+        await peer.say(created((await peer.take())["idempotency_key"]), delta(1, "Once"))
+        await peer.take()
+        asked_to_stop.set()
+        await peer.take()
+
+    asked_to_stop = asyncio.Event()
+    async with (
+        ScriptedServer(greets, deaf, pages=READY) as server,
+        Terminal("chat", "--url", server.url) as person,
+    ):
+        await person.until("> ")
+        person.type("A story\n")
+        await person.until("Once")
+        person.press_ctrl_c()
+        await asked_to_stop.wait()
+        person.press_ctrl_c()
+        assert await person.exit_code() == 0
+
+
+async def test_going_on_shows_where_it_was() -> None:
+    pages = READY | {"/api/v1/conversations/c7": VIEW}
+    async with (
+        ScriptedServer(greets, pages=pages) as server,
+        Terminal("chat", "--url", server.url, "--conversation", "c7") as person,
+    ):
+        await person.until("Going on with Old bread")
+        await person.until("> Bread?")
+        await person.until("Flour and water.")
+        await person.until("> ")
+        person.type("/quit\n")
+        assert await person.exit_code() == 0
+        assert "Another branch" not in person.shown
