@@ -1,5 +1,8 @@
 """The page pool's tensor, and how large it is made."""
 
+import contextlib
+import math
+import mmap
 from dataclasses import dataclass
 
 import torch
@@ -93,8 +96,21 @@ class KVPool:
         self.page_size = plan.page_size
         self.scratch_page = plan.num_pages
         shape = (plan.num_pages + 1, config.n_layers, 2, config.n_kv_heads, plan.page_size, config.head_dim)
-        # Zeroed memory is mapped when first written: an idle server does not hold the whole pool.
-        self.tensor = torch.zeros(shape, dtype=dtype, device=device)
+        self.tensor = _zeros(shape, dtype, device)
         self.layers = tuple(
             LayerKV(self.tensor[:, i, 0], self.tensor[:, i, 1]) for i in range(config.n_layers)
         )
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros. On a CPU they are pages the system maps when they are first written.
+
+    `torch.zeros` writes them all: 0.7 s and 2 GiB of memory for a server that may never need them.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
