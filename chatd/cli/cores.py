@@ -9,13 +9,16 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 def compute_threads() -> int:
-    """Physical cores this process may use, at most its container's share of CPU time, at least 1.
+    """``OMP_NUM_THREADS`` if that is set; else the physical cores this process may use, no more than its
+    container's share of CPU time comes to.
 
     Two threads on one core take turns at its vector units, so hyperthreads gain a matrix
     product nothing.
     """
+    if (asked := os.environ.get("OMP_NUM_THREADS", "")).isdigit():
+        return max(1, int(asked))
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    return max(1, min(physical_cores(allowed, CPUS), quota_cores(CGROUP_LIMIT)))
+    return min(physical_cores(allowed, CPUS), quota_cores(CGROUP_LIMIT))
 
 
 def physical_cores(cpus: Iterable[int], root: Path) -> int:

@@ -153,8 +153,8 @@ def describe(facts: Facts) -> list[tuple[str, str]]:
         ("device", f"{facts.device}{threads}, weights in {facts.weights}"),
         (
             "KV pool",
-            f"{show_size(facts.kv_bytes)}: {facts.bytes_per_token:,} bytes a token, {facts.kv_tokens:,} tokens, "
-            f"{facts.sessions:,.1f} full-length sessions",
+            f"{show_size(facts.kv_bytes)}: {facts.bytes_per_token:,} bytes a token, "
+            f"{facts.kv_tokens:,} tokens, {facts.sessions:,.1f} full-length sessions",
         ),
         ("data", str(facts.data_dir)),
     ]

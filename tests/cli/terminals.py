@@ -81,9 +81,13 @@ class Terminal:
     async def until(self, text: str) -> None:
         """Wait for ``text`` after all that was waited for before."""
         while (at := self.shown.find(text, self._read_to)) < 0:
-            self._more.clear()
-            await self._more.wait()
+            await self.change()
         self._read_to = at + len(text)
+
+    async def change(self) -> None:
+        """Wait for more output."""
+        self._more.clear()
+        await self._more.wait()
 
     def type(self, text: str) -> None:
         os.write(self._fd, text.encode())

@@ -30,5 +30,8 @@ def test_no_quota_is_no_limit(tmp_path: Path, text: str) -> None:
     assert quota_cores(tmp_path / "missing") > 1000
 
 
-def test_this_machine_has_at_least_one() -> None:
+def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert compute_threads() == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "")
     assert compute_threads() >= 1

@@ -1,0 +1,182 @@
+"""One server from its lock to its last write.
+
+    lock -> listen -> open the store -> serve at once, and meanwhile load -> ready
+    signal -> drain (server/app.py) -> stop the engine -> close the run and the store -> unlock
+
+HTTP is up while the model loads, so that the page and ``/readyz`` can say how far it is.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+import time
+
+import structlog
+import torch
+
+from chatd import __version__
+from chatd.cli.cores import compute_threads
+from chatd.cli.ids import new_id
+from chatd.cli.loading import Loaded, load
+from chatd.cli.serve_screen import Facts, ServeScreen
+from chatd.config import Settings
+from chatd.data_dir import ServerAddress, hold_data_dir, write_address
+from chatd.engine.messages import StepOutput
+from chatd.errors import SetupError
+from chatd.price_file import load_prices
+from chatd.resources import web_dir
+from chatd.server.app import ChatdServer, bind, create_app, page_url, server_config
+from chatd.server.service import ChatService, ServiceSettings
+from chatd.server.state import AppState, ServerSettings
+from chatd.store.store import Store
+
+log = structlog.get_logger("chatd")
+
+ENGINE_STOP_S = 2.0
+"""For the step under way when the server ends."""
+
+
+async def run(settings: Settings, screen: ServeScreen) -> None:
+    """Serve until a signal. `SetupError` if it cannot start as configured."""
+    began = time.monotonic()
+    prices = load_prices(settings.prices)
+    torch.set_num_threads(compute_threads())
+    addresses = _server_settings(settings)
+    with (
+        hold_data_dir(settings.data_dir),
+        contextlib.closing(bind(addresses)) as listener,
+        contextlib.closing(screen),
+    ):
+        store = await Store.open(settings.data_dir, prices=prices, clock=time.time, new_id=new_id)
+        try:
+            state = AppState(
+                store=store,
+                settings=addresses,
+                version=__version__,
+                currency=prices.currency,
+                clock=time.monotonic,
+                new_id=new_id,
+            )
+            server = LoadingServer(settings, state, screen, page_url(listener, addresses), began)
+            await server.serve_with_model(listener)
+        finally:
+            await store.close()
+
+
+def _server_settings(settings: Settings) -> ServerSettings:
+    try:
+        page = web_dir()
+    except SetupError as error:
+        log.warning(error.message)
+        page = None
+    return ServerSettings(
+        host=settings.host,
+        port=settings.port,
+        root_path=settings.root_path,
+        allowed_hosts=settings.allowed_hosts,
+        web_dir=page,
+        drain_timeout_s=settings.drain_timeout,
+    )
+
+
+class LoadStopped(Exception):
+    """Raised in the loading thread when the server is to end before its model is there."""
+
+
+class LoadingServer(ChatdServer):
+    """`ChatdServer` that loads its model while it serves. ``began`` is when the process did, monotonic."""
+
+    def __init__(
+        self, settings: Settings, state: AppState, screen: ServeScreen, url: str, began: float
+    ) -> None:
+        super().__init__(server_config(create_app(state), state.settings), state, self._listening)
+        self._settings = settings
+        self._app = state
+        self._screen = screen
+        self._url = url
+        self._began = began
+        self._load_no_more = threading.Event()
+        self._served = asyncio.Event()
+
+    async def serve_with_model(self, listener: socket.socket) -> None:
+        """Until a signal; or until loading fails, and then its error is raised."""
+        model = asyncio.create_task(self._run_model())
+        model.add_done_callback(self._end_if_failed)
+        try:
+            await self.serve([listener])
+        finally:
+            self._load_no_more.set()
+            self._served.set()
+            with contextlib.suppress(LoadStopped):
+                await model
+
+    def stop(self) -> None:
+        """At the first and the second signal."""
+        if not self.should_exit:
+            self._screen.stopping(self._settings.drain_timeout)
+        self._load_no_more.set()
+        super().stop()
+
+    def _listening(self) -> None:
+        write_address(self._settings.data_dir, ServerAddress(os.getpid(), self._url, __version__))
+        self._screen.listening(self._url)
+
+    def _end_if_failed(self, model: asyncio.Task[None]) -> None:
+        if not self.should_exit and not model.cancelled() and model.exception() is not None:
+            super().stop()
+
+    async def _run_model(self) -> None:
+        """Load, then answer until the server has drained."""
+        loop = asyncio.get_running_loop()
+
+        def post(out: StepOutput) -> None:
+            # A step that outlasts the server finds its loop closed: nobody is left to hear of it.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(service.on_step, out)
+
+        loaded = await asyncio.to_thread(load, self._settings, post, lambda *args: self._tell(loop, *args))
+        settled = await self._app.store.settle(loaded.backend.tokenizer.ids_for)
+        if settled:
+            log.warning("answers of a server that died were settled", answers=settled)
+        service = ChatService(
+            backend=loaded.backend,
+            store=self._app.store,
+            settings=ServiceSettings(grace_s=self._settings.grace),
+            clock=time.time,
+            new_id=new_id,
+        )
+        async with service.running():
+            loaded.engine.start()
+            self._app.device, self._app.service = loaded.device, service
+            self._screen.ready(self._facts(loaded))
+            await self._served.wait()
+            await asyncio.to_thread(loaded.engine.stop, ENGINE_STOP_S)
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, share: float, what: str) -> None:
+        """Called on the loading thread."""
+        if self._load_no_more.is_set():
+            raise LoadStopped
+        loop.call_soon_threadsafe(self._show, share, what)
+
+    def _show(self, share: float, what: str) -> None:
+        self._app.progress, self._app.loading = share, what
+        if not self.should_exit and self._app.service is None:
+            self._screen.progress(share, what)
+
+    def _facts(self, loaded: Loaded) -> Facts:
+        return Facts(
+            url=self._url,
+            data_dir=self._settings.data_dir,
+            model=loaded.backend.model_name,
+            context_length=loaded.backend.context_length,
+            device=loaded.device,
+            threads=torch.get_num_threads(),
+            weights=loaded.weights,
+            kv_bytes=loaded.kv.nbytes,
+            bytes_per_token=loaded.kv.bytes_per_token,
+            kv_tokens=loaded.kv.tokens,
+            sessions=loaded.kv.tokens / loaded.backend.context_length,
+            started_s=time.monotonic() - self._began,
+        )

@@ -1,0 +1,63 @@
+"""A real ``chatd serve`` with the real model, as a process of its own."""
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import Any, Self
+
+from tests.cli.terminals import CHATD, environment
+
+
+class ChatdProcess:
+    """Serves ``data_dir`` on a free port. ``lines`` are the JSON lines it printed so far."""
+
+    def __init__(self, data_dir: Path, model: Path, *options: str) -> None:
+        self.data_dir = data_dir
+        self.lines: list[dict[str, Any]] = []
+        self._options = ["--model", str(model), "--kv-bytes", "256MiB", "--port", "0", "--json", *options]
+
+    async def __aenter__(self) -> Self:
+        self._process = await asyncio.create_subprocess_exec(
+            *CHATD,
+            "serve",
+            *self._options,
+            "--data-dir",
+            str(self.data_dir),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment(),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.communicate()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def url(self) -> str:
+        return str(self.lines[0]["url"])
+
+    async def until(self, status: str) -> dict[str, Any]:
+        """The first line with ``status`` that has not been read yet."""
+        assert self._process.stdout
+        while line := await self._process.stdout.readline():
+            self.lines.append(json.loads(line))
+            if self.lines[-1]["status"] == status:
+                return self.lines[-1]
+        raise AssertionError(f"it ended: {await self.errors()}")
+
+    async def errors(self) -> str:
+        """What it wrote to standard error, once it has ended."""
+        assert self._process.stderr
+        return (await self._process.stderr.read()).decode()
+
+    async def end(self, sig: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and wait for the exit code."""
+        self._process.send_signal(sig)
+        return await self._process.wait()
