@@ -13,6 +13,7 @@ from alembic.script import ScriptDirectory
 from alembic.script.revision import ResolutionError
 from alembic.util import CommandError
 from sqlalchemy import Connection, inspect
+from sqlalchemy.exc import DBAPIError
 
 from chatd.errors import SetupError
 from chatd.store.connect import make_engine
@@ -45,6 +46,8 @@ def migrate(database: Path, scripts: Path) -> Path | None:
                 command.upgrade(config, "head")
             _check_references(connection)
             return backup
+    except DBAPIError as error:
+        raise SetupError(f"{database} cannot be used: {error.orig}") from error
     finally:
         engine.dispose()
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class ReadGate:
-    """Counts the readers inside; while shut, new ones wait before they begin."""
+    """Counts the readers inside. While it is shut, new ones wait before they begin."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -37,20 +37,17 @@ class ReadGate:
         finally:
             with self._changed:
                 self._readers -= 1
-                self._changed.notify_all()
 
-    @contextmanager
-    def shut(self, patience_s: float) -> Iterator[bool]:
-        """Keeps new readers out; yields whether those inside were gone within ``patience_s``."""
+    def shut(self) -> bool:
+        """Keeps new readers out; True once none is left inside. Never waits; call it again."""
         with self._changed:
             self._shut = True
-            empty = self._changed.wait_for(lambda: self._readers == 0, patience_s)
-        try:
-            yield empty
-        finally:
-            with self._changed:
-                self._shut = False
-                self._changed.notify_all()
+            return self._readers == 0
+
+    def open(self) -> None:
+        with self._changed:
+            self._shut = False
+            self._changed.notify_all()
 
 
 class Readers:

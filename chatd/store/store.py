@@ -26,6 +26,7 @@ from chatd.resources import migrations_dir
 from chatd.store import begin, conversations, ledger, reports, runs, stored_pieces, verify
 from chatd.store.connect import make_engine
 from chatd.store.errors import LedgerViolation, StoreFailure, TipMoved
+from chatd.store.log_keeper import LogKeeper
 from chatd.store.migrate import migrate
 from chatd.store.prices import PriceBook
 from chatd.store.readers import Readers, ReadGate
@@ -108,7 +109,7 @@ class Store:
         writing = make_engine(database, begin="BEGIN IMMEDIATE", connections=1)
         reading = make_engine(database, begin="BEGIN", connections=READER_THREADS, read_only=True)
         store = cls(
-            Writer(writing, gate, database, idle_s=idle_s),
+            Writer(writing, LogKeeper(gate, database, idle_s=idle_s)),
             Readers(reading, gate, READER_THREADS),
             prices=prices,
             clock=clock,

@@ -11,40 +11,22 @@ seconds. It also makes cancellation simple: nothing that is awaited lies inside 
 """
 
 import asyncio
-import sqlite3
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-import structlog
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from chatd.store.connect import BUSY_TIMEOUT_MS
 from chatd.store.errors import StoreFailure
-from chatd.store.readers import ReadGate
+from chatd.store.log_keeper import LogKeeper
 
 T = TypeVar("T")
 
-log = structlog.get_logger(__name__)
-
 MAX_BATCH = 64
 """Most jobs in one transaction: bounds how long the first of them waits for its commit."""
-
-WAL_LIMIT_BYTES = 8 * 2**20
-"""The log is written back once it is larger. 8 MiB are some 400 flushes of 64 streams."""
-
-WAL_RETRY_BYTES = 4 * 2**20
-"""After a checkpoint that readers were in the way of, try again when the log grew by this much."""
-
-WAL_PRESSING_BYTES = 32 * 2**20
-"""Above this the writer waits `LONG_PATIENCE_S` for readers instead of `SHORT_PATIENCE_S`."""
-
-SHORT_PATIENCE_S = 0.2
-LONG_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +43,11 @@ class _Outcome:
 
 
 class Writer:
-    """``idle_s`` without a job and the log is written back and emptied.
+    """Made on the event loop that calls it. Owns ``engine``; ``log_keeper`` works on its thread."""
 
-    Made on the event loop that calls it. The log lies beside the database as ``<name>-wal``.
-    """
-
-    def __init__(self, engine: Engine, gate: ReadGate, database: Path, *, idle_s: float = 1.0) -> None:
+    def __init__(self, engine: Engine, log_keeper: LogKeeper) -> None:
         self._engine = engine
-        self._gate = gate
-        self._wal = database.with_name(database.name + "-wal")
-        self._wal_due = WAL_LIMIT_BYTES
-        self._idle_s = idle_s
+        self._log_keeper = log_keeper
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[_Job | None] = SimpleQueue()
         self._closed = False
@@ -107,22 +83,20 @@ class Writer:
             with self._engine.connect() as connection:
                 self._serve(connection)
         finally:
-            self._fail_rest()
             self._post(self._set_stopped)
 
     def _serve(self, connection: Connection) -> None:
-        dirty, stopping = True, False
+        stopping = False
         while not stopping:
-            batch, stopping = self._next_batch(self._idle_s if dirty else None)
+            batch, stopping = self._next_batch(self._log_keeper.wait_s)
             if batch:
                 self._resolve(self._commit(connection, batch))
-                dirty = True
-                self._bound_log(connection)
-            elif dirty:
-                dirty = not self._checkpoint(connection, SHORT_PATIENCE_S)
+                self._log_keeper.after_commit(connection)
+            else:
+                self._log_keeper.after_wait(connection)
 
     def _next_batch(self, timeout: float | None) -> tuple[list[_Job], bool]:
-        """The jobs that wait (none: idle for ``timeout``), and whether the last call was `close`."""
+        """The jobs that wait, none if none came for ``timeout``; and whether `close` was called."""
         batch: list[_Job] = []
         try:
             job = self._inbox.get(timeout=timeout)
@@ -144,47 +118,18 @@ class Writer:
                 return [_Outcome(batch[0], error=_as_failure(error))]
         return [outcome for job in batch for outcome in self._commit(connection, [job])]
 
-    def _bound_log(self, connection: Connection) -> None:
-        size = self._wal.stat().st_size if self._wal.exists() else 0
-        if size < self._wal_due:
-            return
-        patience_s = LONG_PATIENCE_S if size > WAL_PRESSING_BYTES else SHORT_PATIENCE_S
-        emptied = self._checkpoint(connection, patience_s)
-        self._wal_due = WAL_LIMIT_BYTES if emptied else size + WAL_RETRY_BYTES
-
-    def _checkpoint(self, connection: Connection, patience_s: float) -> bool:
-        """Writes the log back and cuts it to nothing; False if that has to wait."""
-        with self._gate.shut(patience_s) as empty:
-            if not empty:
-                return False
-            # Not through `connection.execute`: that would begin a transaction.
-            cursor = connection.connection.cursor()
-            try:
-                # A reader in another process is not worth the whole timeout.
-                cursor.execute("PRAGMA busy_timeout = 100")
-                cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-                row = cursor.fetchone()
-                return row is not None and row[0] == 0
-            except sqlite3.OperationalError as error:
-                # A full or failing disk: what is committed is in the log and stays there.
-                log.warning("checkpoint failed", error=str(error))
-                return False
-            finally:
-                cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-                cursor.close()
-
     def _resolve(self, outcomes: list[_Outcome]) -> None:
         self._post(lambda: _tell(outcomes))
 
-    def _fail_rest(self) -> None:
+    def _set_stopped(self) -> None:
+        """On the loop, where jobs come from: so none slips in behind."""
+        self._closed = True
         rest: list[_Outcome] = []
         while not self._inbox.empty():
             job = self._inbox.get()
             if job is not None:
                 rest.append(_Outcome(job, error=StoreFailure("the store is closed")))
-        self._resolve(rest)
-
-    def _set_stopped(self) -> None:
+        _tell(rest)
         if not self._stopped.done():
             self._stopped.set_result(None)
 
