@@ -16,8 +16,8 @@ from chatd.engine.messages import EngineCounters, EngineState
 from chatd.engine.stream import TokenStream
 from chatd.errors import Draining, NotReady
 from chatd.ids import Namespace, ResponseId
-from chatd.server.protocol import ConversationUpdated
 from chatd.server.commands import CreateCommand, Started
+from chatd.server.protocol import ConversationUpdated
 from chatd.server.views import update_of
 from chatd.store.records import Conversation, ResponseRecord, RunCounters
 from chatd.store.store import Store
