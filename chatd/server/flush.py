@@ -31,8 +31,8 @@ from chatd.store.store import Store
 log = logging.getLogger(__name__)
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 2.0
-STOP_TRIES = 5
-"""How often a failing store is tried once more while the server stops."""
+STOP_TRIES, STOP_RETRY_S = 5, 0.2
+"""How often, and how soon, a failing store is tried again while the server stops."""
 
 ResultT = TypeVar("ResultT")
 ConversationListener = Callable[[Namespace, Conversation], None]
@@ -125,6 +125,8 @@ class Flusher:
 
     async def _pause(self) -> None:
         """Until the next tick: the interval, or less if something urgent comes."""
+        if self._stopping.is_set():
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._pace.interval_s):
                 await self._urgent.wait()
@@ -168,8 +170,17 @@ class Flusher:
                     tries_left -= 1
                 if not tries_left:
                     raise StoreLost("The database could not be written to.") from error
-                await asyncio.sleep(delay)
+                await self._back_off(delay)
                 delay = min(2 * delay, LAST_RETRY_S)
             else:
                 self.healthy = True
                 return result
+
+    async def _back_off(self, delay: float) -> None:
+        """Until the store is worth another try."""
+        if self._stopping.is_set():
+            await asyncio.sleep(STOP_RETRY_S)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._stopping.wait()
