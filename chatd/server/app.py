@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import ASGIApp
 
 from chatd.errors import ChatdError, InvalidRequest, MethodNotAllowed, NotFound, SetupError, TooLarge
-from chatd.server import health, native_api
+from chatd.server import health, native_api, openai_api
 from chatd.server.guards import Addresses, Guard
 from chatd.server.http import error_response
 from chatd.server.page import page_routes
@@ -35,6 +35,9 @@ DELIVER_S = 0.5
 """For the last endings to reach the sockets, once the last answer has ended."""
 GRACEFUL_S = 1
 """For HTTP requests and closing handshakes after that (uvicorn counts in whole seconds)."""
+REPEAT_S = 0.5
+"""A signal that comes sooner after the first is the same wish: supervisors and shells often send it both
+to a process and to its group."""
 
 
 class Application(Starlette):
@@ -57,6 +60,7 @@ def create_app(state: AppState) -> Starlette:
     routes = [
         *health.ROUTES,
         native_api.ROUTES,
+        openai_api.ROUTES,
         WebSocketRoute("/ws", serve_socket),
         *page_routes(state.settings.web_dir),
     ]
@@ -65,14 +69,17 @@ def create_app(state: AppState) -> Starlette:
 
 async def _chatd_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ChatdError)
-    return error_response(error)
+    state: AppState = request.app.state.chatd
+    path = str(request.scope["path"]).removeprefix(state.settings.root_path)
+    is_openai = path.startswith(openai_api.ROUTES.path + "/")
+    return openai_api.error_response(error) if is_openai else error_response(error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     """Starlette's own: no such path, or not with that method."""
     assert isinstance(error, HTTPException)
     kinds: dict[int, type[ChatdError]] = {404: NotFound, 405: MethodNotAllowed, 413: TooLarge}
-    response = error_response(kinds.get(error.status_code, InvalidRequest)(error.detail))
+    response = await _chatd_error(request, kinds.get(error.status_code, InvalidRequest)(error.detail))
     response.status_code = error.status_code
     response.headers.update(error.headers or {})
     return response
@@ -80,7 +87,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _fault(request: Request, error: Exception) -> Response:
     """The middleware that calls this raises ``error`` again, so it is logged."""
-    return error_response(ChatdError("internal error; the server's log has the details"))
+    return await _chatd_error(request, ChatdError("internal error; the server's log has the details"))
 
 
 def server_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
@@ -144,13 +151,17 @@ class ChatdServer(uvicorn.Server):
         self._state = state
         self._on_started = on_started
         self._forced = asyncio.Event()
+        self._stopped_at = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def stop(self) -> None:
         """What the signals do. Call it on the event loop."""
-        if self.should_exit:
+        now = self._state.clock()
+        if self.should_exit and now - self._stopped_at >= REPEAT_S:
             self.force_exit = True
             self._forced.set()
+        elif not self.should_exit:
+            self._stopped_at = now
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

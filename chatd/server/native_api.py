@@ -1,6 +1,6 @@
 """/api/v1: conversations, responses and reports over HTTP. Bodies are as strict as frames are."""
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct
@@ -8,12 +8,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
+from chatd.engine.messages import EngineCounters
 from chatd.errors import InvalidParameter, NotFound
 from chatd.ids import ConversationId, ResponseId
 from chatd.server.http import json_response, read_json
 from chatd.server.report_views import report_of, verdict_of
 from chatd.server.state import AppState
 from chatd.server.views import brief_of, conversation_of, response_of
+from chatd.store.records import RunCounters
 
 MAX_ID_CHARS = 128
 MOST_LISTED = 200
@@ -87,8 +89,9 @@ async def report(request: Request) -> Response:
 async def verify(request: Request) -> Response:
     """Checks the ledger against pieces, messages and the live engine. 200 whether it holds or not."""
     state = _state(request)
-    result = await state.store.verify(None if state.service is None else state.service.live_counters)
-    return json_response(verdict_of(result))
+    service = state.service
+    live = None if service is None else lambda: _run_counters(service.counters)
+    return json_response(verdict_of(await state.store.verify(live)))
 
 
 async def status(request: Request) -> Response:
@@ -110,6 +113,10 @@ async def status(request: Request) -> Response:
         }
         body["engine"] = {**asdict(service.engine_state), "counters": asdict(service.counters)}
     return json_response(body)
+
+
+def _run_counters(counters: EngineCounters) -> RunCounters:
+    return RunCounters(**{field.name: getattr(counters, field.name) for field in fields(RunCounters)})
 
 
 def _state(request: Request) -> AppState:

@@ -48,9 +48,14 @@ def _openai_errors(endpoint: Endpoint) -> Endpoint:
         try:
             return await endpoint(request)
         except ChatdError as error:
-            return json_response(_error_body(error), error.http_status)
+            return error_response(error)
 
     return guarded
+
+
+def error_response(error: ChatdError) -> Response:
+    """``error`` in OpenAI's shape."""
+    return json_response(_error_body(error), error.http_status)
 
 
 @_openai_errors

@@ -17,9 +17,10 @@ from chatd.engine.stream import TokenStream
 from chatd.errors import Draining, NotReady
 from chatd.ids import Namespace, ResponseId
 from chatd.server.commands import CreateCommand, Started
+from chatd.server.flush import ConversationListener
 from chatd.server.protocol import ConversationUpdated
 from chatd.server.views import update_of
-from chatd.store.records import Conversation, ResponseRecord, RunCounters
+from chatd.store.records import Conversation, ResponseRecord
 from chatd.store.store import Store
 
 LOCAL = Namespace("local")
@@ -56,7 +57,7 @@ class Service(Protocol):
         self, ns: Namespace, response_id: ResponseId, after_seq: int
     ) -> TokenStream[ResponseRecord]: ...
     async def drain(self, deadline: float) -> None: ...
-    def live_counters(self) -> RunCounters: ...
+    def listen(self, listener: ConversationListener) -> Callable[[], None]: ...
 
 
 class Phase(StrEnum):
@@ -122,6 +123,11 @@ class AppState:
             return Phase.LOADING
         stalled = self.service.backend.engine.stalled_for() > self.settings.stall_s
         return Phase.STALLED if stalled else Phase.READY
+
+    def model_ready(self, service: Service) -> None:
+        """Responses may be asked for from now on."""
+        self.service = service
+        service.listen(self.conversation_changed)
 
     def ready_service(self) -> Service:
         """The service, or the error to answer with. A stalled engine may come round: it still queues."""
