@@ -35,7 +35,7 @@ class Budget:
         """Pay for an operation that reads this value but not what its entries hold."""
         if isinstance(value, str):
             self.spend(1 + (len(value) >> 4))
-        elif isinstance(value, list | tuple | dict):
+        elif isinstance(value, list | tuple | dict | range):
             self.spend(1 + (len(value) >> 2))
         else:
             self.spend(1)

@@ -13,6 +13,7 @@ from chatd.text.vocabulary import (
     SpacePrefix,
     Vocabulary,
     Writing,
+    added_tokens,
     checked_id,
     is_plain,
 )
@@ -50,15 +51,16 @@ def _byte_level(metadata: Mapping[str, object], tokens: list[str], types: list[i
         {"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False}
         for p in cut.patterns
     ]
+    blanks = _blanks(tokens, types)
     cut_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     bpe = {
         "type": "BPE",
-        "vocab": vocab,
+        "vocab": {**vocab, **blanks},
         "merges": list(filter(None, merges)),
         "ignore_merges": cut.whole_words,
     }
     model = {
-        "added_tokens": _plain_added(tokens, types),
+        "added_tokens": added_tokens(blanks),
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*split, cut_bytes]},
         "model": bpe,
     }
@@ -84,10 +86,11 @@ def _sentencepiece(metadata: Mapping[str, object], tokens: list[str], types: lis
     pieces = {t: i for i, t in enumerate(tokens) if types[i] == _Type.NORMAL}
     byte_tokens = {t: i for i, t in enumerate(tokens) if types[i] == _Type.BYTE}
     merges = sentencepiece.merges(pieces, scores)
-    model = {"type": "BPE", "vocab": {**pieces, **byte_tokens}, "merges": merges, "byte_fallback": True}
+    blanks = _blanks(tokens, types)
+    vocab = {**pieces, **byte_tokens, **blanks}
+    model = {"type": "BPE", "vocab": vocab, "merges": merges, "byte_fallback": True}
     add = _flag(metadata, "add_space_prefix", default=True)
-    added = _plain_added(tokens, types)
-    writing = sentencepiece.writing(model, byte_tokens, SpacePrefix(add, add, add), added)
+    writing = sentencepiece.writing(model, byte_tokens, SpacePrefix(add, add, add), blanks)
     texts = [
         sentencepiece.to_bytes(token, is_byte=kind == _Type.BYTE)
         for token, kind in zip(tokens, types, strict=True)
@@ -127,13 +130,9 @@ def _vocabulary(
     )
 
 
-def _plain_added(tokens: list[str], types: list[int]) -> list[dict[str, object]]:
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
-    return [
-        {"id": i, "content": t, **flags}
-        for i, t in enumerate(tokens)
-        if types[i] == _Type.USER_DEFINED and is_plain(t)
-    ]
+def _blanks(tokens: list[str], types: list[int]) -> dict[str, int]:
+    """Added tokens that are mere text."""
+    return {t: i for i, t in enumerate(tokens) if types[i] == _Type.USER_DEFINED and is_plain(t)}
 
 
 def _strings(metadata: Mapping[str, object], name: str, *, required: bool = True) -> list[str]:

@@ -19,6 +19,7 @@ from chatd.text.vocabulary import (
     SpacePrefix,
     Vocabulary,
     Writing,
+    added_tokens,
     checked_id,
     is_plain,
 )
@@ -115,20 +116,48 @@ def _writing(
 ) -> Writing:
     markup = {one.content for one in added if _is_markup(one)}
     plain = {token: i for token, i in vocab.items() if token not in markup}
-    merges = [m for m in _pairs(model.get("merges")) if {m[0], m[1], m[0] + m[1]} <= plain.keys()]
-    model = {**model, "vocab": plain, "merges": merges, "unk_token": None, "dropout": None}
-    blanks = [one for one in source.get("added_tokens") or [] if one["content"] not in markup]
-    before = {step.get("type") for step in _steps(source.get("normalizer"))}
-    cut = {step.get("type") for step in _steps(source.get("pre_tokenizer"))}
+    blanks = {one.content: one.token_id for one in added if one.content and not _is_markup(one)}
+    model = {
+        **model,
+        "vocab": {**plain, **blanks},
+        "merges": list(_merges(model.get("merges"), vocab, plain)),
+        "unk_token": None,
+        "dropout": None,
+    }
+    _only(not model.get("continuing_subword_prefix") and not model.get("end_of_word_suffix"), "model")
+    before, cut = list(_steps(source.get("normalizer"))), list(_steps(source.get("pre_tokenizer")))
     if "ByteLevel" in kinds:
-        _only(before <= {"NFC"}, "normalizer")
-        _only(not kinds["ByteLevel"].get("add_prefix_space"), "pre_tokenizer")
-        parts = {"added_tokens": blanks, "pre_tokenizer": source.get("pre_tokenizer"), "model": model}
-        return byte_level.writing(parts, plain)
-    _only(before <= {"Prepend", "Replace"}, "normalizer")
-    _only(cut <= {"Metaspace"}, "pre_tokenizer")
+        _only(_types(before) <= {"NFC"}, "normalizer")
+        _only(
+            {"ByteLevel"} <= _types(cut) <= {"ByteLevel", "Digits", "Split", "Punctuation"}, "pre_tokenizer"
+        )
+        _only(
+            not any(s.get("add_prefix_space") or s.get("behavior") == "Removed" for s in cut), "pre_tokenizer"
+        )
+        steps = {"added_tokens": added_tokens(blanks), "pre_tokenizer": source["pre_tokenizer"]}
+        return byte_level.writing({**steps, "model": model}, plain)
+    _only(all(step in (_PREPEND, _REPLACE) for step in before), "normalizer")
+    _only(_types(cut) <= {"Metaspace"}, "pre_tokenizer")
     byte_tokens = {name: vocab[name] for byte in range(256) if (name := f"<0x{byte:02X}>") in vocab}
     return sentencepiece.writing(model, byte_tokens, _space_prefix(kinds), blanks)
+
+
+_PREPEND = {"type": "Prepend", "prepend": sentencepiece.SPACE}
+_REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": sentencepiece.SPACE}
+
+
+def _types(steps: list[dict[str, Any]]) -> set[object]:
+    return {step.get("type") for step in steps}
+
+
+def _merges(merges: object, vocab: Mapping[str, int], plain: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Those that no control token has a part in."""
+    for left, right in _pairs(merges):
+        used = {left, right, left + right}
+        if not used <= vocab.keys():
+            raise ModelFileError(f"tokenizer.json: merging {left[:40]!r} and {right[:40]!r} makes no token")
+        if used <= plain.keys():
+            yield left, right
 
 
 def _only(known: bool, part: str) -> None:

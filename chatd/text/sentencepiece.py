@@ -9,13 +9,21 @@ import json
 from collections.abc import Mapping, Sequence
 
 from chatd.errors import ModelFileError
-from chatd.text.vocabulary import SpacePrefix, Writing
+from chatd.text.vocabulary import SpacePrefix, Writing, added_tokens
 
 SPACE = "\u2581"
 
+MAX_PIECE_LEN = 512
+"""SentencePiece's own default is 16. The work for a piece grows with the square of its length."""
+
 
 def merges(pieces: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Every way to join two of ``pieces`` into a third, best score of the third first."""
+    """Every way to join two of ``pieces`` into a third, best score of the third first.
+
+    Raises `ModelFileError` for a piece that would take too long.
+    """
+    if any(len(piece) > MAX_PIECE_LEN for piece in pieces):
+        raise ModelFileError(f"the vocabulary has a piece of more than {MAX_PIECE_LEN} characters")
     ranked = []
     for piece, token_id in pieces.items():
         for at in range(1, len(piece)):
@@ -47,12 +55,15 @@ def to_bytes(token: str, *, is_byte: bool) -> bytes:
 
 
 def writing(
-    model: Mapping[str, object], byte_tokens: Mapping[str, int], prefix: SpacePrefix, added: Sequence[object]
+    model: Mapping[str, object],
+    byte_tokens: Mapping[str, int],
+    prefix: SpacePrefix,
+    blanks: Mapping[str, int],
 ) -> Writing:
     """``model``: the model part of a tokenizer.json. The blank before a text is the caller's affair."""
     source = {
         "version": "1.0",
-        "added_tokens": added,
+        "added_tokens": added_tokens(blanks),
         "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
         "model": model,
     }

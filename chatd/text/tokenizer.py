@@ -41,6 +41,7 @@ class Tokenizer:
         self._prefix = writing.prefix
         self._unwritable = re.compile(writing.unwritable or r"(?!)")
         self._substitute = writing.substitute
+        self._literals = {one.token_id: text for text, one in vocabulary.markup.items()}
         longest_first = sorted(vocabulary.markup, key=len, reverse=True)
         self._find_markup = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         self._model = _load(writing.model)
@@ -59,15 +60,15 @@ class Tokenizer:
         """Ids of untrusted text: never a control token. Raises `InvalidRequest` for lone surrogates."""
         return self.encode_spans((Span(text, False),))
 
-    def encode_spans(self, spans: Sequence[Span], *, after_text: bool = False) -> list[int]:
-        """Ids of a prompt, or with ``after_text`` of one that goes on after other text.
+    def encode_spans(self, spans: Sequence[Span], *, after: int | None = None) -> list[int]:
+        """Ids of a prompt, or of what comes after a prompt whose last id is ``after``.
 
         Control strings in trusted spans become control tokens. What stands between two of them is
         encoded as one text, so that the cut between template and content leaves no trace.
         """
         ids: list[int] = []
         stretch: list[str] = []
-        add_space = self._prefix.at_start and not after_text
+        add_space = self._space_after(after)
         for part in self._parts(spans):
             if isinstance(part, str):
                 stretch.append(part)
@@ -75,8 +76,21 @@ class Tokenizer:
             ids += self._encode("".join(stretch), add_space=add_space)
             ids.append(part)
             stretch.clear()
-            add_space = self._prefix.after_control
+            add_space = self._space_after(part)
         return ids + self._encode("".join(stretch), add_space=add_space)
+
+    def encode_prompt(self, spans: Sequence[Span]) -> list[int]:
+        """Ids of a whole prompt, with the begin-of-text id that some models want and templates leave out."""
+        ids = self.encode_spans(spans)
+        if self.bos_id is not None and self.add_bos and ids[:1] != [self.bos_id]:
+            ids.insert(0, self.bos_id)
+        return ids
+
+    def _space_after(self, token_id: int | None) -> bool:
+        """Whether a blank is put before text that comes after this id (None: at the start)."""
+        if token_id is None:
+            return self._prefix.at_start
+        return self._prefix.after_control and token_id in self._literals
 
     def _parts(self, spans: Sequence[Span]) -> Iterator[str | int]:
         """Text, and ids of control strings, in order."""
@@ -118,6 +132,23 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids``: control tokens skipped, U+FFFD for broken bytes."""
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
+
+    def prompt_text(self, ids: Sequence[int], *, after: int | None = None) -> str:
+        """The inverse of `encode_spans`: control tokens as their strings, added blanks left out."""
+        texts: list[str] = []
+        data: list[bytes] = []
+        for token_id in ids:
+            if token_id not in self._literals:
+                data.append(self.token_bytes(token_id))
+                continue
+            texts += self._stretch_text(data, after), self._literals[token_id]
+            data, after = [], token_id
+        texts.append(self._stretch_text(data, after))
+        return "".join(texts)
+
+    def _stretch_text(self, data: Sequence[bytes], after: int | None) -> str:
+        text = b"".join(data).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self._space_after(after) else text
 
     def ids_for(self, text: str, ids: Sequence[int]) -> list[int]:
         """Ids that decode to exactly ``text``: of ``ids`` the longest whole-token prefix, the rest anew."""

@@ -80,3 +80,9 @@ def checked_id(value: object, size: int, what: str) -> int:
 def is_plain(text: str) -> bool:
     """Whether an added token is mere text (a run of blanks), to be found in what users write too."""
     return text.isspace()
+
+
+def added_tokens(blanks: Mapping[str, int]) -> list[dict[str, object]]:
+    """tokenizer.json's entries for ``blanks``, which its vocabulary must have too or the ids are lost."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    return [{"id": token_id, "content": text, **flags} for text, token_id in blanks.items()]
