@@ -72,10 +72,13 @@ class _Verifier:
         query = select(
             responses,
             conversations.c.id.label("kept"),
+            conversations.c.namespace.label("kept_namespace"),
             messages.c.id.label("wrote"),
+            messages.c.conversation_id.label("wrote_in"),
             messages.c.text.label("wrote_text"),
             messages.c.status.label("wrote_status"),
         )
+        # A deleted conversation leaves its rows here and nothing there.
         source = responses.outerjoin(
             conversations, conversations.c.id == responses.c.conversation_id
         ).outerjoin(messages, messages.c.id == responses.c.message_id)
@@ -83,6 +86,9 @@ class _Verifier:
         rows = self._conn.execute(query, execution_options={"yield_per": 256})
         for _, wrote in groupby(rows, key=lambda row: row.message_id):
             self._writers(list(wrote))
+        owned = select(responses.c.seq).where(responses.c.seq == pieces.c.response_seq).exists()
+        for seq in self._conn.execute(select(pieces.c.response_seq).where(~owned).distinct()).scalars():
+            self._expect(False, "pieces", str(seq), "pieces of a response that is not in the ledger")
 
     def _writers(self, rows: Sequence[Row[Any]]) -> None:
         """The responses that wrote one message, in their order."""
@@ -166,7 +172,10 @@ class _Verifier:
         if row.wrote is None:
             gone = row.kept is None
             self._expect(gone, "text", row.id, f"wrote message {row.message_id}, which is missing")
-        elif row.status != ResponseStatus.OPEN:
+            return end
+        here = row.wrote_in == row.conversation_id and row.namespace == row.kept_namespace
+        self._expect(here, "message", row.id, "wrote in another conversation or namespace than its own")
+        if row.status != ResponseStatus.OPEN:
             same = row.wrote_text[row.base_len : end] == text
             self._expect(same, "text", row.id, "the message's text is not that of the pieces")
         else:
@@ -234,7 +243,7 @@ class _Verifier:
     def runs(self, live: RunCounters | None) -> None:
         for row in self._conn.execute(select(engine_runs).order_by(engine_runs.c.id)).all():
             self._counts["runs"] += 1
-            sums = self._sums.get(row.id, dict.fromkeys(COUNTERS, 0))
+            sums = self._sums.pop(row.id, dict.fromkeys(COUNTERS, 0))
             for name in COUNTERS:
                 kept = getattr(row, name)
                 self._expect(
@@ -244,6 +253,8 @@ class _Verifier:
             self._expect(over, "run", str(row.id), "neither runs nor was it settled")
             if live is not None and row.id == self._live_run:
                 self._live(row, live)
+        for run_id in self._sums:
+            self._expect(False, "run", str(run_id), "has responses, but there is no such run")
 
     def _live(self, row: Row[Any], live: RunCounters) -> None:
         """With nothing open the engine has nothing to count, unless a response was begun since."""

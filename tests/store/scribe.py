@@ -25,6 +25,7 @@ from chatd.store.records import (
     RunningRow,
     Timings,
     chain_key,
+    micros,
 )
 from chatd.store.store import Store
 
@@ -150,6 +151,7 @@ class Scribe:
     def __init__(self, store: Store, run_id: RunId) -> None:
         self.store = store
         self.run_id = run_id
+        self._clock = store._clock
         self.counters = dict.fromkeys(
             ("prompt_tokens", "gpu_hit", "disk_hit", "computed", "generated", "steps"), 0
         )
@@ -170,10 +172,13 @@ class Scribe:
             self._running[begun.response.id] = _Running(new.prompt_len)
         return begun
 
+    def is_running(self, response_id: ResponseId) -> bool:
+        return response_id in self._running
+
     def admit(self, response_id: ResponseId, gpu_hit: int = 0, disk_hit: int = 0) -> None:
         prompt = self._running[response_id].prompt_len
         computed = prompt - gpu_hit - disk_hit
-        self._admitted.append(AdmittedRow(response_id, prompt, gpu_hit, disk_hit, computed, at=1))
+        self._admitted.append(AdmittedRow(response_id, prompt, gpu_hit, disk_hit, computed, at=self._now()))
         self._count(prompt_tokens=prompt, gpu_hit=gpu_hit, disk_hit=disk_hit, computed=computed)
 
     def say(self, response_id: ResponseId, *texts: str, held: int = 0) -> None:
@@ -202,7 +207,7 @@ class Scribe:
                 finish_reason=reason,
                 generated=run.generated,
                 message_ids=tuple(run.ids),
-                at=2,
+                at=self._now(),
                 error_code="engine_failure" if reason == "failed" else "",
                 error="it broke" if reason == "failed" else "",
                 preemptions=preemptions,
@@ -237,6 +242,9 @@ class Scribe:
         self.end(begun.response.id, reason)
         await self.flush()
         return begun
+
+    def _now(self) -> int:
+        return micros(self._clock())
 
     def _count(self, **more: int) -> None:
         self.counters["steps"] += 1

@@ -1,0 +1,134 @@
+"""Reports against sums made by hand, and against SQL written for the purpose."""
+
+import random
+import sqlite3
+from collections import defaultdict
+from contextlib import closing
+from pathlib import Path
+
+from chatd.ids import Namespace, ResponseId
+from chatd.store.prices import PriceBook
+from chatd.store.records import SessionRow
+from chatd.store.store import DATABASE_NAME, Store
+from tests.store.scribe import NS, OTHER, STATUS, Scribe, asked, opened, said
+
+ODD = PriceBook(
+    version="odd", currency="CNY", computed=1_234_567, gpu_hit=98_765, disk_hit=55_555, generated=777_777
+)
+
+BY_HAND = """
+    SELECT conversation_id, count(*), sum(prompt_tokens), sum(gpu_hit), sum(disk_hit), sum(computed),
+           sum(output_tokens),
+           sum(gpu_hit_nano) + sum(disk_hit_nano) + sum(computed_nano) + sum(output_nano),
+           sum(without_cache_nano)
+    FROM responses WHERE namespace = ? GROUP BY conversation_id
+"""
+
+
+async def some_turns(store: Store, scribe: Scribe, ns: Namespace, count: int, dice: random.Random) -> None:
+    homes = [(await store.create_conversation(ns, f"{ns} {n}")).id for n in range(3)]
+    for n in range(count):
+        rid = ResponseId(f"{ns}-{n}")
+        prompt_len = dice.randrange(1, 5000)
+        new = asked(rid, *said(("user", rid), ns=ns), ns=ns, conversation_id=dice.choice(homes))
+        new = asked(
+            rid,
+            *said(("user", rid), ns=ns),
+            ns=ns,
+            conversation_id=new.conversation_id,
+            prompt_len=prompt_len,
+        )
+        await scribe.ask(new)
+        if dice.random() < 0.9:
+            hit = dice.randrange(prompt_len)
+            scribe.admit(rid, gpu_hit=hit, disk_hit=dice.randrange(prompt_len - hit))
+            scribe.say(rid, "x" * dice.randrange(50))
+        scribe.end(rid, dice.choice(list(STATUS)))
+        await scribe.flush()
+
+
+def as_tuple(row: SessionRow) -> tuple[object, ...]:
+    buckets = (row.prompt_tokens, row.gpu_hit, row.disk_hit, row.computed, row.output_tokens)
+    return (row.session_id, row.turns, *buckets, row.cost_nano, row.without_cache_nano)
+
+
+async def test_sessions_equal_sums_written_by_hand(data_dir: Path) -> None:
+    dice = random.Random(5)
+    async with opened(data_dir, prices=ODD) as store:
+        scribe = await Scribe.begin(store)
+        for ns in (NS, OTHER):
+            await some_turns(store, scribe, ns, 30, dice)
+        with closing(sqlite3.connect(data_dir / DATABASE_NAME)) as connection:
+            for ns in (NS, OTHER):
+                report = await store.sessions_report(ns)
+                rows = connection.execute(BY_HAND, (ns,)).fetchall()
+                assert sorted(map(as_tuple, report.sessions)) == sorted(rows)
+        whole = await store.sessions_report()
+        (total,) = whole.totals
+        assert total.sessions == len(whole.sessions) == 6
+        sums: dict[str, int] = defaultdict(int)
+        for session in whole.sessions:
+            for name in ("turns", "prompt_tokens", "gpu_hit", "disk_hit", "computed", "output_tokens"):
+                sums[name] += getattr(session, name)
+            sums["cost_nano"] += session.cost_nano
+            sums["without_cache_nano"] += session.without_cache_nano
+            assert session.saved_nano == session.without_cache_nano - session.cost_nano
+            assert session.hit_rate == (session.gpu_hit + session.disk_hit) / session.prompt_tokens
+        assert {name: getattr(total, name) for name in sums} == dict(sums)
+        assert (await store.verify()).ok
+
+
+async def test_every_row_is_rounded_by_itself(data_dir: Path) -> None:
+    half = PriceBook(version="half", computed=50_000, gpu_hit=50_000, disk_hit=50_000, generated=0)
+    async with opened(data_dir, prices=half) as store:
+        scribe = await Scribe.begin(store)
+        begun = await scribe.answer(asked("r0", *said(("user", "q"))), "a")
+        for n in range(1, 4):
+            again = asked(f"r{n}", conversation_id=begun.conversation_id, parent_id=begun.user_message_id)
+            await scribe.answer(again, "a")
+        (session,) = (await store.sessions_report()).sessions
+        assert session.prompt_tokens == 40
+        assert session.cost_nano == 4, "four times 0.5 rounded up, not 2.0"
+
+
+async def test_an_open_response_counts_with_its_bill_so_far(data_dir: Path) -> None:
+    async with opened(data_dir, prices=ODD) as store:
+        scribe = await Scribe.begin(store)
+        begun = await scribe.ask(asked("r1", *said(("user", "q")), prompt_len=1000))
+        scribe.admit(begun.response.id, gpu_hit=321, disk_hit=99)
+        scribe.say(begun.response.id, "x" * 77)
+        await scribe.flush()
+        (running,) = (await store.sessions_report()).sessions
+        scribe.end(begun.response.id)
+        await scribe.flush()
+        (ended,) = (await store.sessions_report()).sessions
+        assert running.cost_nano == ended.cost_nano > 0
+        assert running.without_cache_nano == ended.without_cache_nano > running.cost_nano
+
+
+async def test_zeros_stay_zeros(data_dir: Path) -> None:
+    async with opened(data_dir) as store:
+        empty = await store.sessions_report()
+        assert (empty.sessions, empty.totals) == ((), ())
+        scribe = await Scribe.begin(store)
+        await scribe.ask(asked("r1", *said(("user", "q"))))
+        scribe.end(ResponseId("r1"), "cancelled")
+        await scribe.flush()
+        (session,) = (await store.sessions_report()).sessions
+        assert (session.turns, session.prompt_tokens, session.gpu_hit, session.output_tokens) == (1, 0, 0, 0)
+        assert (session.cost_nano, session.saved_nano, session.hit_rate) == (0, 0, 0.0)
+
+
+async def test_times_and_limits_choose(data_dir: Path) -> None:
+    time = [0.0]
+    async with opened(data_dir, clock=lambda: time[0]) as store:
+        scribe = await Scribe.begin(store)
+        for n in range(4):
+            time[0] = float(n)
+            await scribe.answer(asked(f"r{n}", *said(("user", f"q{n}"))), "a")
+        some = await store.sessions_report(since=1_000_000, until=3_000_000)
+        assert [session.title for session in some.sessions] == ["q2", "q1"]
+        assert some.totals[0].turns == 2
+        one = await store.sessions_report(limit=1)
+        assert [session.title for session in one.sessions] == ["q3"]
+        assert one.totals[0].sessions == 4
