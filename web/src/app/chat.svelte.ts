@@ -6,14 +6,12 @@
  * piece that arrived. So neither a lost connection nor a reload loses or doubles anything.
  */
 
-import { step, type Answer } from "../core/answer";
 import { Drafts } from "../core/drafts";
 import { Outbox, type PendingCreate } from "../core/outbox";
-import { browserFrame, Painter } from "../core/painter";
 import { t } from "../text/strings";
 import {
   isAnswerEvent,
-  type AnswerEvent,
+  type ConversationUpdated,
   type CreateRequest,
   type ErrorEvent,
   type ResponseCreated,
@@ -22,6 +20,7 @@ import {
 } from "../wire/events";
 import * as http from "../wire/http";
 import { Link, type LinkState } from "../wire/link";
+import { Answers, type Live } from "./answers.svelte";
 import { randomKey, routedConversation, routeTo, safeStorage } from "./browser";
 import { Conversation } from "./conversation.svelte";
 import { Health } from "./health.svelte";
@@ -29,36 +28,30 @@ import { Library } from "./library.svelte";
 import type { Message } from "./message.svelte";
 import { Notices } from "./notices.svelte";
 
-/** An answer under way and where it is shown. */
-interface Live {
-  readonly conversation: Conversation;
-  readonly message: Message;
-  answer: Answer;
-}
-
 const WAKE_PATIENCE_MS = 3000;
 
 export class Chat {
   readonly notices = new Notices();
   readonly library = new Library(this.notices);
   readonly health = new Health(() => this.#serverReady());
+  readonly answers = new Answers({
+    send: (event) => this.#link.send(event),
+    onPhase: (live) => this.#announce(live),
+    onHole: () => this.#link.restart(),
+  });
   session = $state.raw<SessionCreated | null>(null);
   linkState = $state<LinkState>("connecting");
   draining = $state(false);
   current = $state.raw(new Conversation(null));
-  /** The conversations in which an answer is under way. */
-  busy = $state.raw<ReadonlySet<string>>(new Set());
   /** Text for the composer, with a count that changes whenever the composer must take it over. */
   draft = $state.raw({ text: "", turn: 0 });
 
   readonly #drafts: Drafts;
   readonly #outbox: Outbox;
   readonly #link: Link;
-  readonly #painter = new Painter<Live>(browserFrame, (dirty) => this.#paint(dirty));
   readonly #conversations = new Map<string, Conversation>();
   readonly #pendingIn = new Map<string, Conversation>();
   readonly #sentKeys = new Set<string>();
-  readonly #live = new Map<string, Live>();
 
   constructor() {
     const prefix = `chatd:${http.pageUrl(".").pathname}:`;
@@ -155,7 +148,7 @@ export class Chat {
     const unsent = this.#outbox.all().find(({ key }) => this.current.echoed(key) === message);
     if (unsent && !this.#sentKeys.has(unsent.key)) return this.#takeBack(unsent);
     message.stopping = true;
-    this.#cancel(message);
+    this.answers.cancelIfStopping(message);
   }
 
   #ask(request: CreateRequest): void {
@@ -188,11 +181,6 @@ export class Chat {
     }
   }
 
-  #cancel(message: Message): void {
-    const id = message.live?.responseId;
-    if (id) this.#link.send({ type: "response.cancel", response_id: id });
-  }
-
   // --- wire events ----------------------------------------------------------------------------
 
   #linkBecame(state: LinkState): void {
@@ -209,18 +197,14 @@ export class Chat {
   }
 
   #handle(event: ServerEvent): void {
-    if (isAnswerEvent(event)) return this.#advance(event);
+    if (isAnswerEvent(event)) return this.answers.take(event);
     switch (event.type) {
       case "session.created":
         return this.#greeted(event);
       case "response.created":
         return this.#confirmed(event);
-      case "conversation.updated": {
-        this.library.update(event);
-        const conversation = this.#conversations.get(event.conversation_id);
-        if (conversation) conversation.title = event.title;
-        return;
-      }
+      case "conversation.updated":
+        return this.#updated(event);
       case "server.draining":
         this.draining = true;
         return;
@@ -236,7 +220,7 @@ export class Chat {
     this.session = event;
     this.draining = false;
     if (event.model === null) return this.health.doubt();
-    for (const live of this.#live.values()) this.#subscribe(live);
+    this.answers.resume();
     for (const pending of this.#outbox.all()) this.#post(pending);
     if (resumed) {
       void this.library.refresh();
@@ -251,8 +235,8 @@ export class Chat {
     const isNew = conversation.id === null;
     const message = conversation.confirm(event);
     if (isNew) this.#named(conversation, event.conversation_id);
-    if (!this.#live.has(event.response_id)) this.#follow(conversation, message, event.response_id);
-    if (message.stopping) this.#cancel(message);
+    if (!this.answers.has(event.response_id)) this.answers.follow(conversation, message, event.response_id);
+    this.answers.cancelIfStopping(message);
   }
 
   /** The server has made the conversation that was new: it gets its place in the address and the list. */
@@ -264,53 +248,30 @@ export class Chat {
     void this.library.refresh();
   }
 
-  #follow(conversation: Conversation, message: Message, responseId: string): Live {
-    const live = { conversation, message, answer: message.begin(responseId) };
-    this.#live.set(responseId, live);
-    this.#countBusy();
-    return live;
+  /** A conversation changed, here or elsewhere. What was written elsewhere is fetched when it is on show. */
+  #updated(event: ConversationUpdated): void {
+    this.library.update(event);
+    const conversation = this.#conversations.get(event.conversation_id);
+    if (!conversation) return;
+    conversation.title = event.title;
+    const isNews = event.tip_id !== null && !conversation.tree.byId.has(event.tip_id);
+    if (isNews && conversation === this.current) void this.#load(conversation);
   }
 
-  #subscribe({ answer, message }: Live): void {
-    this.#link.send({ type: "response.subscribe", response_id: answer.responseId, after_seq: answer.seq });
-    if (message.stopping) this.#cancel(message);
-  }
-
-  #advance(event: AnswerEvent): void {
-    const live = this.#live.get(event.response_id);
-    if (!live) return;
-    const before = live.answer;
-    const { answer, hole } = step(before, event);
-    if (hole) return this.#link.restart();
-    if (answer === before) return;
-    live.answer = answer;
-    const urgent = (before.seq === 0 && answer.seq > 0) || answer.phase !== before.phase;
-    this.#painter.touch(live, urgent);
-    this.#announce(live, before);
-    if (answer.phase === "ended") this.#unfollow(event.response_id);
-  }
-
-  #announce({ conversation, answer }: Live, before: Answer): void {
-    if (conversation !== this.current || answer.phase === before.phase) return;
+  #announce({ conversation, answer }: Live): void {
+    if (conversation !== this.current) return;
     if (answer.phase === "streaming") this.notices.say(t.announceStarted);
     if (answer.end?.type === "response.cancelled") this.notices.say(t.announceStopped);
     else if (answer.end?.type === "response.failed") this.notices.say(t.announceFailed);
     else if (answer.end) this.notices.say(t.announceEnded);
   }
 
-  #unfollow(responseId: string): void {
-    this.#live.delete(responseId);
-    this.#countBusy();
-  }
-
   #refused(error: ErrorEvent): void {
     if (error.idempotency_key !== undefined) return this.#createRefused(error.idempotency_key, error);
-    const live = error.response_id === undefined ? undefined : this.#live.get(error.response_id);
     if (error.code === "not_ready") return this.health.doubt();
-    if (!live || error.code === "conflict") return; // a conflict says that we hear it already
-    live.message.retract();
-    this.#unfollow(live.answer.responseId);
-    void this.#load(live.conversation);
+    if (error.response_id === undefined || error.code === "conflict") return; // conflict: we hear it already
+    const live = this.answers.drop(error.response_id);
+    if (live) void this.#load(live.conversation);
   }
 
   #createRefused(key: string, error: ErrorEvent): void {
@@ -319,15 +280,6 @@ export class Chat {
     if (error.code === "not_ready") return this.health.doubt();
     this.#takeBack(pending);
     this.notices.error(error.message);
-  }
-
-  #paint(dirty: ReadonlySet<Live>): void {
-    for (const { message, answer } of dirty) message.paint(answer);
-  }
-
-  #countBusy(): void {
-    const ids = [...this.#live.values()].map(({ conversation }) => conversation.id);
-    this.busy = new Set(ids.filter((id) => id !== null));
   }
 
   // --- loading --------------------------------------------------------------------------------
@@ -368,9 +320,9 @@ export class Chat {
   /** An answer that is under way at the server and not followed here is followed from its first piece. */
   #pickUp(conversation: Conversation, message: Message): void {
     const responseId = message.openResponse;
-    if (responseId === null || message.live || this.#live.has(responseId)) return;
-    const live = this.#follow(conversation, message, responseId);
-    if (this.session?.model != null) this.#subscribe(live);
+    if (responseId === null || message.live || this.answers.has(responseId)) return;
+    this.answers.follow(conversation, message, responseId);
+    if (this.session?.model != null) this.answers.subscribe(responseId);
   }
 
   #offerDraft(text: string): void {

@@ -1,0 +1,124 @@
+"""Send, stream, stop, continue, regenerate, edit: the main paths, and the figures under each answer."""
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.web.chat_page import ChatPage
+from tests.web.page_server import PageServer
+
+pytestmark = pytest.mark.browser
+
+
+def test_an_answer_streams_in_and_ends_with_its_figures(server: PageServer, chat: ChatPage) -> None:
+    server.pace.allow(8)
+    chat.send("hello there")
+    expect(chat.answer_text).to_have_text("You said")
+    expect(chat.answer).to_have_attribute("data-state", "streaming")
+    expect(chat.status).to_have_text("The answer has started.")
+    server.pace.free()
+    chat.wait_ended()
+    expect(chat.answer_text).to_have_text("You said: hello there")
+    expect(chat.status).to_have_text("The answer is complete.")
+    expect(chat.sidebar.get_by_role("link", name="hello there")).to_have_attribute("aria-current", "page")
+    assert chat.page.title() == "hello there · chatd"
+
+
+def test_the_figures_are_the_servers(chat: ChatPage) -> None:
+    chat.ask("first")
+    chat.ask("second")
+    usage = chat.messages()[-1]["responses"][0]["usage"]
+    reused = usage["gpu_hit"]
+    assert reused > 0
+    assert chat.figure("prompt") == f"{usage['prompt_tokens']} prompt"
+    assert chat.figure("reused") == f"{reused} reused ({100 * reused // usage['prompt_tokens']}%)"
+    assert chat.figure("output") == f"{usage['output_tokens']} out"
+    assert chat.figure("ttft").endswith("to first token")
+    assert chat.figure("rate").endswith("tok/s")
+    assert chat.figure("cost").startswith("¥0.0")
+    assert chat.figure("saved").startswith("saved ¥0.0")
+    assert chat.figure("reused", chat.answers.first) == "0 reused (0%)"
+
+
+@pytest.mark.parametrize("by", ["button", "key"])
+def test_stop_and_continue(server: PageServer, chat: ChatPage, by: str) -> None:
+    server.pace.allow(6)
+    chat.send("a long story")
+    expect(chat.answer_text).to_have_text("You sa")
+    if by == "button":
+        chat.stop_button.click()
+    else:
+        chat.page.keyboard.press("Escape")
+    expect(chat.answer.get_by_text("Stopping")).to_be_visible()
+    server.pace.free()
+    chat.wait_ended("cancelled")
+    expect(chat.answer.get_by_text("Stopped.")).to_be_visible()
+    expect(chat.answer_text).not_to_have_text("You said: a long story")
+    chat.press("Continue")
+    chat.wait_ended()
+    expect(chat.answer_text).to_have_text("You said: a long story")
+    assert len(chat.messages()) == 2
+    expect(chat.answer.get_by_role("list", name="Figures of this answer")).to_have_count(2)
+
+
+def test_regenerate_makes_a_version(chat: ChatPage) -> None:
+    chat.ask("again and again")
+    chat.press("Answer again")
+    expect(chat.answer.get_by_label("Version 2 of 2")).to_be_visible()
+    chat.wait_ended()
+    chat.press("Previous version")
+    expect(chat.answer.get_by_label("Version 1 of 2")).to_be_visible()
+    expect(chat.status).to_have_text("Showing version 1 of 2.")
+    assert [message["role"] for message in chat.messages()] == ["user", "assistant", "assistant"]
+
+
+def test_an_edit_makes_a_branch_and_both_stay(chat: ChatPage) -> None:
+    chat.ask("what is one")
+    chat.ask("and two")
+    first = chat.questions.first
+    first.hover()
+    first.get_by_role("button", name="Edit", exact=True).click()
+    chat.page.get_by_label("Edit your message").fill("what is ten")
+    chat.page.keyboard.press("Enter")
+    expect(chat.answers).to_have_count(1)
+    expect(chat.answer_text).to_have_text("You said: what is ten")
+    chat.wait_ended()
+    chat.ask("and eleven")
+
+    first.get_by_role("button", name="Previous version").click()
+    expect(chat.questions).to_have_count(2)
+    expect(chat.answer_text).to_have_text("You said: and two")
+    first.get_by_role("button", name="Next version").click()
+    expect(chat.answer_text).to_have_text("You said: and eleven")
+
+
+def test_a_cancelled_edit_changes_nothing(chat: ChatPage) -> None:
+    chat.ask("stay")
+    chat.questions.last.hover()
+    chat.questions.last.get_by_role("button", name="Edit", exact=True).click()
+    chat.page.get_by_label("Edit your message").fill("go")
+    chat.page.keyboard.press("Escape")
+    expect(chat.questions.last).to_contain_text("stay")
+    assert len(chat.messages()) == 2
+
+
+def test_two_conversations_generate_at_once(server: PageServer, chat: ChatPage) -> None:
+    server.pace.allow(3)
+    chat.send("number one")
+    expect(chat.answer_text).to_have_text("You")
+    chat.sidebar.get_by_role("link", name="New chat").click()
+    chat.send("number two")
+    expect(chat.sidebar.get_by_role("img", name="Answering")).to_have_count(2)
+    server.pace.free()
+    expect(chat.answer_text).to_have_text("You said: number two")
+    expect(chat.sidebar.get_by_role("img", name="Answering")).to_have_count(0)
+    chat.sidebar.get_by_role("link", name="number one").click()
+    expect(chat.answer_text).to_have_text("You said: number one")
+
+
+def test_a_request_that_is_refused_comes_back_to_the_composer(chat: ChatPage) -> None:
+    chat.ask("short")
+    chat.send("far too long " * 400)
+    expect(chat.page.get_by_text("tokens", exact=False).first).to_be_visible()
+    expect(chat.composer).to_have_value("far too long " * 400)
+    expect(chat.questions).to_have_count(1)
+    assert len(chat.messages()) == 2
