@@ -12,9 +12,9 @@ Laws:
 import asyncio
 from collections.abc import Callable
 
-from chatd.engine.messages import EngineState, StepOutput
+from chatd.engine.messages import EngineState, FinishReason, StepOutput
 from chatd.engine.stream import Delta, Ended
-from chatd.errors import InvalidParameter, NotFound
+from chatd.errors import ChatdError, InvalidParameter, NotFound
 from chatd.ids import Namespace, ResponseId, Rid
 from chatd.server.flush import Flusher
 from chatd.server.live import LiveResponse, ResponseStream
@@ -114,11 +114,12 @@ class Hub:
         if not live.streams and live.id in self._live:
             self._arm(live, live.grace_s)
 
-    def abandon(self) -> None:
+    def abandon(self, reason: FinishReason, error: ChatdError | None = None) -> None:
         """The engine does not answer any more: end what is open by ourselves."""
         for live in self.open_responses():
-            live.abandon()
-            self._flusher.changed(live)
+            live.abandon(reason, error)
+            if live.urgent:
+                self._flusher.changed(live)
 
     async def idle(self) -> None:
         """Wait until nothing is open. Cancelled, it leaves nothing behind."""

@@ -20,6 +20,7 @@ from chatd.engine.messages import (
     Update,
 )
 from chatd.engine.stream import Delta, Ended, PrefillEvent, QueuedEvent, StreamEvent, TokenStream
+from chatd.errors import ChatdError
 from chatd.ids import ConversationId, Namespace, ResponseId, Rid
 from chatd.store.records import (
     AdmittedRow,
@@ -113,6 +114,8 @@ class LiveResponse:
         self.id = response_id
         self.namespace = namespace
         self.grace_s = grace_s
+        self.begun = False
+        """Its row is open in the store."""
         self.conversation_id: ConversationId | None = None
         """Set once the row is opened, unless the conversation is a hidden one."""
         self.streams: set[ResponseStream] = set()
@@ -162,10 +165,12 @@ class LiveResponse:
             case Finished():
                 self._finish(update)
 
-    def abandon(self) -> None:
-        """End it without the engine: cancelled, with the tokens that were heard of."""
-        if not self._over:
-            self._finish(Finished(Rid(self.id), FinishReason.CANCELLED, self._generated), ids_known=False)
+    def abandon(self, reason: FinishReason, error: ChatdError | None = None) -> None:
+        """End it without the engine, with the tokens that were heard of, unless it has ended."""
+        if self.begun and not self._over:
+            code, message = (error.code, error.message) if error is not None else ("", "")
+            ending = Finished(Rid(self.id), reason, self._generated, error_code=code, error=message)
+            self._finish(ending, ids_known=False)
 
     def take(self) -> News:
         """What came since the last call. The caller stores it, then gives it to `publish`."""

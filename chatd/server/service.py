@@ -8,73 +8,50 @@ One a server, on the event loop. What a cancelled call leaves behind stands at e
 
 import asyncio
 import contextlib
-import hashlib
-import secrets
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass, field
-from typing import Protocol
 
 import anyio.to_thread
-import msgspec
 
-from chatd.engine.messages import EngineCounters, EngineState, StepOutput, Submit
-from chatd.errors import Conflict, Draining, InvalidParameter, NotReady, Overloaded
+from chatd.engine.messages import EngineCounters, EngineState, FinishReason, StepOutput
+from chatd.errors import Conflict, Draining, EngineFailure, NotFound, NotReady, Overloaded
 from chatd.ids import Namespace, ResponseId, Rid
+from chatd.server.backend import Backend, ServiceSettings
 from chatd.server.commands import ChatTurn, CreateCommand, Started
-from chatd.server.flush import ConversationListener, Flusher, FlushPace
+from chatd.server.flush import ConversationListener, Flusher, run_counters
 from chatd.server.hub import Hub
 from chatd.server.live import LiveResponse, ResponseStream
-from chatd.server.params import MAX_SEED, RequestParams, check_text, parse_params
-from chatd.server.prompt import Prompt, PromptMaker, new_messages
-from chatd.server.turns import Place, find_place
-from chatd.store.errors import TipMoved
-from chatd.store.records import BegunResponse, NewResponse, ResponseStatus
+from chatd.server.opening import (
+    Asked,
+    Planned,
+    check_command,
+    new_response,
+    started_of,
+    submit_of,
+)
+from chatd.server.prompt import PromptMaker
+from chatd.server.turns import find_place
+from chatd.store.errors import StoreFailure, TipMoved
+from chatd.store.records import ResponseStatus, RunCounters
 from chatd.store.store import Store
-from chatd.text.chat_template import ChatTemplate
-from chatd.text.tokenizer import Tokenizer
 
 __all__ = ["Backend", "ChatService", "ChatTurn", "CreateCommand", "ServiceSettings", "Started"]
+
+log = logging.getLogger(__name__)
 
 INLINE_CHARS = 2_000
 """Histories up to this long are rendered and encoded on the loop (well under a millisecond); longer
 ones on a worker thread."""
-TIP_TRIES = 3
+TRIES = 3
+"""How often a place in the tree is looked up again when it has changed before it was used."""
+PRUNE_S = 600.0
+"""Between two looks for hidden histories that have expired."""
 SETTLE_S = 1.0
 """How long the engine may take to end what it was told to end, while the server stops."""
 
-
-class EngineHandle(Protocol):
-    """What the service asks of `Engine`; no call waits."""
-
-    @property
-    def capacity_len(self) -> int: ...
-    @property
-    def failure(self) -> BaseException | None: ...
-    def submit(self, submit: Submit) -> None: ...
-    def abort(self, rid: Rid) -> None: ...
-    def stalled_for(self) -> float: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """A loaded model and its engine. Lengths in tokens."""
-
-    tokenizer: Tokenizer
-    template: ChatTemplate
-    engine: EngineHandle
-    model_name: str
-    context_length: int
-    vocab_size: int
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceSettings:
-    """``grace_s``: how long a response nobody reads goes on. ``max_open`` responses may be under way."""
-
-    grace_s: float = 60.0
-    max_open: int = 1024
-    pace: FlushPace = field(default_factory=FlushPace)
+_DRAINING = "The server is shutting down. Connect again in a moment."
+_STOPPED = EngineFailure("The engine has stopped. Restart the server; its log says why.")
 
 
 class ChatService:
@@ -112,6 +89,13 @@ class ChatService:
         """The engine's totals as of the last step the loop heard of."""
         return self._flusher.counters
 
+    def live_counters(self) -> RunCounters:
+        """The same as the ledger keeps them. They may be ahead of what is stored, never behind.
+
+        May be called from any thread.
+        """
+        return run_counters(self._flusher.counters)
+
     @property
     def engine_state(self) -> EngineState:
         return self._hub.state
@@ -138,12 +122,22 @@ class ChatService:
         run_id = await self._store.begin_run()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._flusher.run(run_id), name="chatd-flush")
+            pruning = tasks.create_task(self._prune(), name="chatd-prune")
             try:
                 yield
             finally:
+                pruning.cancel()
                 self._flusher.stop()
         if not self.open_count:  # else the run is left as a dead one, for the next start to settle
             await self._store.end_run()
+
+    async def _prune(self) -> None:
+        while True:
+            try:
+                await self._store.prune()
+            except StoreFailure as error:
+                log.warning("expired histories could not be deleted, trying again later: %s", error)
+            await asyncio.sleep(PRUNE_S)
 
     async def drain(self, deadline: float) -> None:
         """Take on nothing new, let answers go on for ``deadline`` seconds, cancel the rest, store their rows.
@@ -157,7 +151,7 @@ class ChatService:
             self._hub.cancel(live)
         if await self._idle_within(SETTLE_S):
             return
-        self._hub.abandon()
+        self._hub.abandon(FinishReason.CANCELLED)
         await self._idle_within(SETTLE_S)
 
     async def _idle_within(self, seconds: float) -> bool:
@@ -172,6 +166,8 @@ class ChatService:
     def on_step(self, out: StepOutput) -> None:
         """Take in one step of the engine. On the loop, by ``call_soon_threadsafe``, in order."""
         self._hub.on_step(out)
+        if self.backend.engine.failure is not None:
+            self._hub.abandon(FinishReason.FAILED, _STOPPED)
 
     async def create(self, ns: Namespace, command: CreateCommand) -> Started:
         """Check, plan, open the ledger row, submit. Raises `ChatdError`; then nothing was stored or started.
@@ -182,18 +178,20 @@ class ChatService:
         Cancelled, it leaves either nothing, or a response that is stored and submitted, which the
         same key finds again and which ends after its grace if nobody does.
         """
-        params = self._checked(command)
-        digest = _digest(command)
-        if (replayed := await self._replayed(ns, command, digest)) is not None:
+        asked = check_command(ns, command, self.backend.vocab_size)
+        if (replayed := await self._replayed(asked)) is not None:
             return replayed
         self._refuse_if_unable()
-        for _ in range(TIP_TRIES):
-            place = await find_place(self._store, ns, command)
-            prompt = await self._make_prompt(place, params)
+        for _ in range(TRIES):
+            planned = await self._plan(asked)
             try:
-                return await self._begin(ns, command, digest, params, place, prompt)
+                return await self._begin(asked, planned)
             except TipMoved:
                 continue
+            except NotFound:
+                if command.messages is None:
+                    raise
+                continue  # the hidden history that was found has expired meanwhile
         raise Conflict("Others keep writing to this conversation. Try again.")
 
     async def cancel(self, ns: Namespace, response_id: ResponseId) -> None:
@@ -234,80 +232,46 @@ class ChatService:
 
     # -- the steps of create
 
-    def _checked(self, command: CreateCommand) -> RequestParams:
-        if command.messages is not None and not command.messages:
-            raise InvalidParameter("messages is empty.", param="messages")
-        if command.messages is None and command.kind in ("input", "edit") and not command.input.strip():
-            raise InvalidParameter("input is empty.", param="input")
-        check_text(command.input, "input")
-        for turn in command.messages or ():
-            check_text(turn.text, "messages")
-        return parse_params(
-            command.params,
-            vocab_size=self.backend.vocab_size,
-            new_seed=lambda: secrets.randbelow(MAX_SEED),
-        )
-
     def _refuse_if_unable(self) -> None:
         if self._draining:
-            raise Draining("The server is shutting down. Connect again in a moment.")
+            raise Draining(_DRAINING)
         if self.backend.engine.failure is not None:
-            raise NotReady("The engine has stopped. Restart the server; its log says why.")
+            raise NotReady(_STOPPED.message)
         if not self._flusher.healthy:
             raise NotReady("The database cannot be written to. The server's log says why.")
         if self._hub.open_count >= self._settings.max_open:
             raise Overloaded(f"{self._settings.max_open} answers are under way or waiting. Try again later.")
 
-    async def _replayed(self, ns: Namespace, command: CreateCommand, digest: bytes) -> Started | None:
-        if command.idempotency_key is None:
+    async def _replayed(self, asked: Asked) -> Started | None:
+        if asked.command.idempotency_key is None:
             return None
-        begun = await self._store.find_replay(ns, command.idempotency_key, digest)
-        return _started(begun) if begun is not None else None
+        begun = await self._store.find_replay(asked.namespace, asked.command.idempotency_key, asked.digest)
+        return started_of(begun) if begun is not None else None
 
-    async def _make_prompt(self, place: Place, params: RequestParams) -> Prompt:
+    async def _plan(self, asked: Asked) -> Planned:
+        place = await find_place(self._store, asked.namespace, asked.command)
         if place.text_len <= INLINE_CHARS:
-            return self._prompts.make(place, params)
-        return await anyio.to_thread.run_sync(self._prompts.make, place, params, limiter=self._threads)
+            prompt = self._prompts.make(place, asked.params)
+        else:
+            prompt = await anyio.to_thread.run_sync(
+                self._prompts.make, place, asked.params, limiter=self._threads
+            )
+        return Planned(place, prompt, self._prompts.max_tokens(prompt, asked.params))
 
-    async def _begin(
-        self,
-        ns: Namespace,
-        command: CreateCommand,
-        digest: bytes,
-        params: RequestParams,
-        place: Place,
-        prompt: Prompt,
-    ) -> Started:
+    async def _begin(self, asked: Asked, planned: Planned) -> Started:
         """The point of no return: store and submit, whether or not the caller is still there."""
-        max_tokens = self._prompts.max_tokens(prompt, params)
-        live = self._new_live(ns, command)
-        new = NewResponse(
-            response_id=live.id,
-            namespace=ns,
-            idempotency_key=command.idempotency_key,
-            request_hash=digest,
-            conversation_id=place.conversation_id,
-            hidden=command.messages is not None or command.hidden,
-            parent_id=None if place.continues else place.parent_id,
-            new_messages=new_messages(ns, place, prompt),
-            continues=place.parent_id if place.continues else None,
-            model=self.backend.model_name,
-            params_json=_params_json(params, max_tokens, prompt),
-            prompt_len=len(prompt.ids),
-            under_tip=place.under_tip,
-            continued_ids=prompt.answer_ids if place.continues else None,
-        )
-        submit = Submit(
-            rid=Rid(live.id),
-            namespace=ns,
-            prompt_ids=prompt.ids,
-            params=params.sampling,
-            max_tokens=max_tokens,
-            stop=params.stop,
-            stop_ids=frozenset() if params.ignore_eos else self.backend.tokenizer.eos_ids,
+        if self._draining:
+            raise Draining(_DRAINING)
+        grace_s = asked.command.grace_s
+        live = LiveResponse(
+            ResponseId(self._new_id()),
+            asked.namespace,
+            grace_s=self._settings.grace_s if grace_s is None else grace_s,
+            clock=self._clock,
+            monotonic=self._monotonic,
         )
         self._hub.add(live)
-        opening = asyncio.create_task(self._open(live, new, submit, prompt), name=f"open {live.id}")
+        opening = asyncio.create_task(self._open(live, asked, planned), name=f"open {live.id}")
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
         try:
@@ -316,21 +280,13 @@ class ChatService:
             opening.add_done_callback(lambda task: self._orphaned(task, live))
             raise
 
-    def _new_live(self, ns: Namespace, command: CreateCommand) -> LiveResponse:
-        return LiveResponse(
-            ResponseId(self._new_id()),
-            ns,
-            grace_s=self._settings.grace_s if command.grace_s is None else command.grace_s,
-            clock=self._clock,
-            monotonic=self._monotonic,
-        )
-
     def _orphaned(self, opening: asyncio.Task[Started], live: LiveResponse) -> None:
         """The caller was cancelled while its response was being opened."""
         if not opening.cancelled() and opening.exception() is None:
             self._hub.desert(live)
 
-    async def _open(self, live: LiveResponse, new: NewResponse, submit: Submit, prompt: Prompt) -> Started:
+    async def _open(self, live: LiveResponse, asked: Asked, planned: Planned) -> Started:
+        new = new_response(live.id, asked, planned, self.backend.model_name)
         try:
             begun = await self._store.begin_response(new)
         except BaseException:
@@ -338,51 +294,17 @@ class ChatService:
             raise
         if begun.replay:
             self._hub.discard(live)
-            return _started(begun)
+            return started_of(begun)
+        live.begun = True
         live.conversation_id = None if new.hidden else begun.conversation_id
-        self.backend.engine.submit(submit)
-        if live.cancelled:  # before the engine knew of it
-            self.backend.engine.abort(submit.rid)
+        self._submit(live, asked, planned)
         self._hub.await_reader(live)
-        return _started(begun, prompt)
+        return started_of(begun, planned.prompt)
 
-
-def _started(begun: BegunResponse, prompt: Prompt | None = None) -> Started:
-    return Started(
-        response_id=begun.response.id,
-        conversation_id=begun.conversation_id,
-        user_message_id=begun.user_message_id,
-        message_id=begun.message_id,
-        replay=begun.replay,
-        dropped_turns=prompt.dropped_turns if prompt is not None else 0,
-        miss=prompt.miss if prompt is not None else "",
-    )
-
-
-def _digest(command: CreateCommand) -> bytes:
-    """What tells one request from another under the same idempotency key."""
-    what = (
-        command.kind,
-        command.input,
-        command.conversation_id,
-        command.parent_id,
-        command.target_id,
-        command.params,
-        command.messages,
-    )
-    return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).digest()
-
-
-def _params_json(params: RequestParams, max_tokens: int, prompt: Prompt) -> str:
-    """All that was in force for one response, its seed included, and what became of its history."""
-    shown = {
-        **asdict(params.sampling),
-        "logit_bias": {str(token_id): bias for token_id, bias in params.sampling.logit_bias},
-        "max_tokens": max_tokens,
-        "stop": params.stop,
-        "ignore_eos": params.ignore_eos,
-        "truncation": params.truncation,
-        "dropped_turns": prompt.dropped_turns,
-        "miss": prompt.miss,
-    }
-    return msgspec.json.encode(shown).decode()
+    def _submit(self, live: LiveResponse, asked: Asked, planned: Planned) -> None:
+        engine = self.backend.engine
+        engine.submit(submit_of(live.id, asked, planned, self.backend))
+        if live.cancelled:  # before the engine knew of it
+            engine.abort(Rid(live.id))
+        if engine.failure is not None:  # then it may not have taken this one
+            self._hub.abandon(FinishReason.FAILED, _STOPPED)

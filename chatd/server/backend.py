@@ -1,0 +1,43 @@
+"""What a chat service is made over: a loaded model with its engine, and the server's settings for it."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from chatd.engine.messages import Submit
+from chatd.ids import Rid
+from chatd.server.flush import FlushPace
+from chatd.text.chat_template import ChatTemplate
+from chatd.text.tokenizer import Tokenizer
+
+
+class EngineHandle(Protocol):
+    """What the service asks of `Engine`; no call waits."""
+
+    @property
+    def capacity_len(self) -> int: ...
+    @property
+    def failure(self) -> BaseException | None: ...
+    def submit(self, submit: Submit) -> None: ...
+    def abort(self, rid: Rid) -> None: ...
+    def stalled_for(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A loaded model and its engine. Lengths in tokens."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    engine: EngineHandle
+    model_name: str
+    context_length: int
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """``grace_s``: how long a response nobody reads goes on. ``max_open`` responses may be under way."""
+
+    grace_s: float = 60.0
+    max_open: int = 1024
+    pace: FlushPace = field(default_factory=FlushPace)

@@ -1,0 +1,124 @@
+"""The steps of opening a response that only make values: what was asked, what is stored, what is run."""
+
+import hashlib
+import secrets
+from dataclasses import asdict, dataclass
+
+import msgspec
+
+from chatd.engine.messages import Submit
+from chatd.errors import InvalidParameter
+from chatd.ids import Namespace, ResponseId, Rid
+from chatd.server.backend import Backend
+from chatd.server.commands import CreateCommand, Started
+from chatd.server.params import MAX_SEED, RequestParams, check_text, parse_params
+from chatd.server.prompt import Prompt, new_messages
+from chatd.server.turns import Place
+from chatd.store.records import BegunResponse, NewResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A command that was checked. ``digest`` tells it from another under the same idempotency key."""
+
+    namespace: Namespace
+    command: CreateCommand
+    params: RequestParams
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Where the answer goes, what its prompt is, and how many tokens it may have."""
+
+    place: Place
+    prompt: Prompt
+    max_tokens: int
+
+
+def check_command(namespace: Namespace, command: CreateCommand, vocab_size: int) -> Asked:
+    """Raises InvalidParameter for a wrong value and for a message without text."""
+    if command.messages is not None and not command.messages:
+        raise InvalidParameter("messages is empty.", param="messages")
+    if command.messages is None and command.kind in ("input", "edit") and not command.input.strip():
+        raise InvalidParameter("input is empty.", param="input")
+    check_text(command.input, "input")
+    for turn in command.messages or ():
+        check_text(turn.text, "messages")
+    params = parse_params(command.params, vocab_size=vocab_size, new_seed=lambda: secrets.randbelow(MAX_SEED))
+    return Asked(namespace, command, params, _digest(command))
+
+
+def new_response(response_id: ResponseId, asked: Asked, planned: Planned, model: str) -> NewResponse:
+    """What the store opens."""
+    place, prompt, command = planned.place, planned.prompt, asked.command
+    return NewResponse(
+        response_id=response_id,
+        namespace=asked.namespace,
+        idempotency_key=command.idempotency_key,
+        request_hash=asked.digest,
+        conversation_id=place.conversation_id,
+        hidden=command.messages is not None or command.hidden,
+        parent_id=None if place.continues else place.parent_id,
+        new_messages=new_messages(asked.namespace, place, prompt),
+        continues=place.parent_id if place.continues else None,
+        model=model,
+        params_json=_params_json(asked.params, planned),
+        prompt_len=len(prompt.ids),
+        under_tip=place.under_tip,
+        continued_ids=prompt.answer_ids if place.continues else None,
+    )
+
+
+def submit_of(response_id: ResponseId, asked: Asked, planned: Planned, backend: Backend) -> Submit:
+    """What the engine runs."""
+    return Submit(
+        rid=Rid(response_id),
+        namespace=asked.namespace,
+        prompt_ids=planned.prompt.ids,
+        params=asked.params.sampling,
+        max_tokens=planned.max_tokens,
+        stop=asked.params.stop,
+        stop_ids=frozenset() if asked.params.ignore_eos else backend.tokenizer.eos_ids,
+    )
+
+
+def started_of(begun: BegunResponse, prompt: Prompt | None = None) -> Started:
+    """What the caller is told; ``prompt`` if it was made now."""
+    return Started(
+        response_id=begun.response.id,
+        conversation_id=begun.conversation_id,
+        user_message_id=begun.user_message_id,
+        message_id=begun.message_id,
+        replay=begun.replay,
+        dropped_turns=prompt.dropped_turns if prompt is not None else 0,
+        miss=prompt.miss if prompt is not None else "",
+    )
+
+
+def _digest(command: CreateCommand) -> bytes:
+    what = (
+        command.kind,
+        command.input,
+        command.conversation_id,
+        command.parent_id,
+        command.target_id,
+        command.params,
+        command.messages,
+    )
+    return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).digest()
+
+
+def _params_json(params: RequestParams, planned: Planned) -> str:
+    """All that was in force for one response, its seed included, and what became of its history."""
+    shown = {
+        **asdict(params.sampling),
+        "logit_bias": {str(token_id): bias for token_id, bias in params.sampling.logit_bias},
+        "max_tokens": planned.max_tokens,
+        "stop": params.stop,
+        "ignore_eos": params.ignore_eos,
+        "truncation": params.truncation,
+        "dropped_turns": planned.prompt.dropped_turns,
+        "miss": planned.prompt.miss,
+    }
+    return msgspec.json.encode(shown).decode()
