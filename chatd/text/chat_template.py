@@ -14,7 +14,7 @@ FALLBACK_CHATML = (
 )
 """For a model without a template. Its control strings mean something to models trained on ChatML."""
 
-_BASE_UNITS = 500_000
+_BASE_UNITS = 300_000
 _UNITS_PER_MESSAGE = 2_000
 
 

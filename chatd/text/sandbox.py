@@ -103,6 +103,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """As Jinja's (whose odd names leave every keyword to the template), at a price."""
         budget = budget_of(__context)
+        budget.spend(4)
         for value in (*args, *kwargs.values()):
             budget.look(value)
         owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
