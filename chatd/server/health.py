@@ -31,6 +31,8 @@ def _what(state: AppState, phase: Phase) -> str:
             return state.loading
         case Phase.READY:
             return "ready"
+        case Phase.STALLED if state.service is not None and not state.service.store_healthy:
+            return "the database cannot be written to; the log says why"
         case Phase.STALLED:
             return f"the engine has not finished a step for more than {state.settings.stall_s:g} s"
         case Phase.DRAINING:

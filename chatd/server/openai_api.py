@@ -21,11 +21,11 @@ from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from chatd.engine.stream import Delta, Ended, TokenStream
-from chatd.errors import ChatdError, InvalidParameter, NotFound, Unsupported
+from chatd.errors import ChatdError, InvalidParameter, NotFound
 from chatd.ids import Namespace
 from chatd.server import openai_types as wire
 from chatd.server.commands import CreateCommand, Started
-from chatd.server.http import decode_json, json_response, read_body
+from chatd.server.http import json_response, read_body
 from chatd.server.protocol_tables import error_classes
 from chatd.server.state import AppState, Service
 from chatd.store.records import ResponseRecord, ResponseStatus
@@ -62,7 +62,7 @@ def error_response(error: ChatdError) -> Response:
 async def chat_completions(request: Request) -> Response:
     state: AppState = request.app.state.chatd
     service = state.ready_service()
-    asked = _decode(await read_body(request))
+    asked = wire.decode_request(await read_body(request))
     command = _command(asked, request.headers.get("idempotency-key"))
     started = await service.create(state.namespace, command)
     answer = _Answer(service, state.namespace, started)
@@ -97,16 +97,6 @@ ROUTES = Mount(
 def _model(request: Request) -> wire.Model:
     state: AppState = request.app.state.chatd
     return wire.Model(state.ready_service().backend.model_name, created=int(time.time()))
-
-
-def _decode(raw: bytes) -> wire.ChatRequest:
-    asked = decode_json(raw, wire.ChatRequest)
-    fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    for name, harmless in wire.ACCEPTED.items():
-        value = msgspec.json.decode(fields[name]) if name in fields else None
-        if value is not None and value not in harmless:
-            raise Unsupported(f"{name} is not supported.", param=name)
-    return asked
 
 
 def _command(asked: wire.ChatRequest, key: str | None) -> CreateCommand:

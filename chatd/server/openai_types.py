@@ -6,11 +6,13 @@ What would change the answer and is not done here is refused by name, never igno
 
 from typing import Any, Literal
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from chatd.errors import InvalidParameter, Unsupported
 from chatd.server import params as rules
 from chatd.server.commands import ChatTurn
+from chatd.server.http import decode_json
 
 MAX_MESSAGES = 2048
 
@@ -132,6 +134,17 @@ class ChatRequest(Struct, frozen=True):
         if self.max_completion_tokens is not None:
             given["max_tokens"] = self.max_completion_tokens
         return given
+
+
+def decode_request(raw: bytes) -> ChatRequest:
+    """A body as a request. Raises BadFrame, InvalidParameter, or Unsupported for what is not done here."""
+    asked = decode_json(raw, ChatRequest)
+    fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    for name, harmless in ACCEPTED.items():
+        value = msgspec.json.decode(fields[name]) if name in fields else None
+        if value is not None and value not in harmless:
+            raise Unsupported(f"{name} is not supported.", param=name)
+    return asked
 
 
 class PromptDetails(Struct, frozen=True):

@@ -51,6 +51,8 @@ class Service(Protocol):
     def counters(self) -> EngineCounters: ...
     @property
     def engine_state(self) -> EngineState: ...
+    @property
+    def store_healthy(self) -> bool: ...
     async def create(self, ns: Namespace, command: CreateCommand) -> Started: ...
     async def cancel(self, ns: Namespace, response_id: ResponseId) -> None: ...
     async def subscribe(
@@ -122,7 +124,7 @@ class AppState:
         if self.service is None:
             return Phase.LOADING
         stalled = self.service.backend.engine.stalled_for() > self.settings.stall_s
-        return Phase.STALLED if stalled else Phase.READY
+        return Phase.STALLED if stalled or not self.service.store_healthy else Phase.READY
 
     def model_ready(self, service: Service) -> None:
         """Responses may be asked for from now on."""

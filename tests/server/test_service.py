@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from chatd.engine.messages import Submit
 from chatd.engine.plan import StepPlan
 from chatd.engine.scheduler import Scheduler
 from chatd.engine.stream import Delta, Ended, PrefillEvent, QueuedEvent
@@ -653,6 +654,17 @@ async def test_an_engine_that_stopped_is_not_asked(data_dir: Path, monkeypatch: 
         assert answer.record.error_code == "engine_failure"
         with pytest.raises(NotReady):
             await lab.create("two")
+
+
+async def test_an_engine_that_stops_as_it_is_asked(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with chat_lab(data_dir, by_hand=True) as lab:
+
+        def last_words(submit: Submit) -> None:
+            lab.hand.failure = RuntimeError("gone, with this request in its inbox")
+
+        monkeypatch.setattr(lab.hand, "submit", last_words)
+        answer = await lab.ask("one")
+        assert (answer.record.status, answer.record.error_code) == (ResponseStatus.FAILED, "engine_failure")
 
 
 async def test_listeners_hear_of_conversations_after_the_ending(lab: ChatLab) -> None:
