@@ -10,6 +10,7 @@ checks keep such pages out, before any route, body or upgrade is looked at:
 """
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -43,16 +44,15 @@ class Authority:
     port: int
 
 
+_AUTHORITY = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.IGNORECASE | re.ASCII)
+
+
 def parse_authority(text: str, default_port: int) -> Authority | None:
     """``name``, ``name:port``, ``[v6]`` or ``[v6]:port``; None for anything else."""
-    name, colon, digits = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        name, digits = text, str(default_port)
-    is_plain = bool(name) and name.isascii() and not any(c in name for c in " \t/\\@,#?%")
-    is_bracketed = name.startswith("[") and name.endswith("]")
-    if not is_plain or (":" in name) != is_bracketed or not (digits.isascii() and digits.isdigit()):
+    if (found := _AUTHORITY.fullmatch(text)) is None:
         return None
-    return Authority(name.lower(), int(digits)) if len(digits) <= 5 else None
+    name, port = found.groups()
+    return Authority(name.lower(), default_port if port is None else int(port))
 
 
 @dataclass(frozen=True, slots=True)

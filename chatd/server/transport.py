@@ -7,6 +7,7 @@ peer can make the buffer grow by itself.
 """
 
 import asyncio
+import socket
 from asyncio.transports import BaseTransport, Transport
 from typing import cast
 
@@ -15,6 +16,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 
 WRITE_BUFFER_BYTES = 64 * 1024
+KERNEL_BUFFER_BYTES = 64 * 1024
+"""Left alone, Linux lets up to 4 MB of what was "sent" wait for a client that does not read."""
 MAX_FRAGMENTS = 1024
 """Of one message. Browsers cut at 64 KiB and more; empty fragments do not count towards the size limit."""
 CLOSE_S = 5.0
@@ -32,6 +35,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
         cast(Transport, transport).set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        kernel = transport.get_extra_info("socket")
+        kernel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
@@ -76,7 +81,10 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self._abort_after(CLOSE_S)
 
     def _abort_after(self, delay_s: float) -> None:
-        if self._abort_timer is not None:
-            self._abort_timer.cancel()
-        if not self._lost:
-            self._abort_timer = self.loop.call_later(delay_s, self.transport.abort)
+        """Or earlier, if that was said before."""
+        timer, due = self._abort_timer, self.loop.time() + delay_s
+        if self._lost or (timer is not None and timer.when() <= due):
+            return
+        if timer is not None:
+            timer.cancel()
+        self._abort_timer = self.loop.call_at(due, self.transport.abort)

@@ -114,6 +114,11 @@ class Pump:
         self._last_sent = state.clock()
         self._tasks: TaskGroup
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of frames the transport has not taken yet."""
+        return self._outbox.held_bytes
+
     async def until_idle(self) -> None:
         """Wait until no answer is under way and all is written. Never returns for a lost connection."""
         while self._session.busy or self._outbox.held_bytes:
