@@ -182,11 +182,11 @@ class Ops(Protocol):
         """One id per row, int64 ``[r]``, or `BAD_ROW`. logits ``[r, v]`` are left as they are.
 
         1. In float32: repetition, then offsets of ``edits``. 2. A row whose maximum is not finite is bad.
-        3. Temperature 0: the lowest id among the largest logits. 4. Otherwise z = (logit - max) /
-        temperature, weight = exp(z). Filters are floors on z, so that ties stay together: the ``top_k``-th
-        largest z; the z at which the weights of what ``top_k`` left, largest first, reach ``top_p`` of
-        their sum; log(``min_p``). 5. u = x / 2^32, where x is the first word of Philox4x32-10 with key =
-        seed and counter = position (both low word first, the rest 0); the answer is the first id in
+        3. Temperature 0: the lowest id among the largest logits. 4. Otherwise weight =
+        exp((logit - max) / temperature). Filters are floors on the weight, so that ties stay together: the
+        ``top_k``-th largest; the one at which what ``top_k`` left, added up largest first, reaches
+        ``top_p`` of its sum; ``min_p``. 5. u = x / 2^32, where x is the first word of Philox4x32-10 with
+        key = seed and counter = position (both low word first, the rest 0); the answer is the first id in
         vocabulary order whose running sum of kept weights exceeds u times their total.
 
         A row's answer depends on nothing but its own logits and parameters.

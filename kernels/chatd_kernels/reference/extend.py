@@ -1,24 +1,43 @@
-"""Causal attention of a ragged batch: row by row over its gathered pages."""
+"""Causal attention of a ragged batch: row by row over its gathered pages, in blocks of queries.
+
+A block multiplies with the keys up to its own end only, so half of a long prompt's square is never
+computed. Query heads of a KV head are rows of one matrix, so K and V are never repeated.
+"""
 
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from chatd_kernels.ops import AttentionSpec, LayerKV, PagedBatch
 from chatd_kernels.reference.pages import head_rows, row_index
 
+BLOCK_LEN = 128
+"""Queries in a block."""
+
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Queries ``begin:end``; ``bias`` float32 ``[end - begin, kv_len]``, or none for a plain causal square."""
+class Block:
+    """Queries ``begin:end`` of the batch see keys ``first:last`` of their row, less what ``bias`` hides.
+
+    ``bias`` float32 ``[end - begin, last - masked]`` is for keys ``masked:last``: 0 or minus infinity.
+    """
 
     begin: int
     end: int
+    first: int
+    last: int
+    masked: int
+    bias: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``gather``: rows of `head_rows` that hold the row's KV."""
+
     kv_len: int
     gather: Tensor
-    bias: Tensor | None
+    blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,47 +50,58 @@ def make_plan(batch: PagedBatch, kv: LayerKV, spec: AttentionSpec) -> Plan:
     page_size = kv.k.shape[2]
     starts, rows = batch.q_starts.tolist(), []
     for i, kv_len in enumerate(batch.kv_lens.tolist()):
-        begin, end = starts[i], starts[i + 1]
         table = batch.page_table[i : i + 1, : -(-kv_len // page_size)]
-        bias = None
-        if spec.window or spec.softcap or end - begin < kv_len:
-            bias = causal_bias(end - begin, kv_len, spec.window, kv.k.device)
-        rows.append(Row(begin, end, kv_len, row_index(table, kv.k), bias))
+        blocks = tuple(_blocks(starts[i], starts[i + 1], kv_len, spec.window, kv.k.device))
+        rows.append(Row(kv_len, row_index(table, kv.k), blocks))
     return Plan(tuple(rows), spec)
 
 
-def causal_bias(q_len: int, kv_len: int, window: int, device: torch.device) -> Tensor:
-    """0 where the query sees the key, else minus infinity; queries are the last ``q_len`` positions."""
-    query = torch.arange(kv_len - q_len, kv_len, device=device)[:, None]
-    key = torch.arange(kv_len, device=device)
+def _blocks(begin: int, end: int, kv_len: int, window: int, device: torch.device) -> list[Block]:
+    blocks = []
+    for at in range(begin, end, BLOCK_LEN):
+        stop = min(at + BLOCK_LEN, end)
+        position, last = kv_len - end + at, kv_len - end + stop
+        first = max(0, position - window + 1) if window else 0
+        masked = first if window else position
+        bias = causal_bias(position, stop - at, masked, window, device)
+        blocks.append(Block(at, stop, first, last, masked, bias))
+    return blocks
+
+
+def causal_bias(position: int, q_len: int, masked: int, window: int, device: torch.device) -> Tensor:
+    """For queries from ``position`` on and keys from ``masked`` on: 0 where seen, else minus infinity."""
+    query = torch.arange(position, position + q_len, device=device)[:, None]
+    key = torch.arange(masked, position + q_len, device=device)
     hidden = key > query
     if window:
         hidden |= key <= query - window
-    return torch.zeros(q_len, kv_len, device=device).masked_fill_(hidden, -torch.inf)
+    return torch.zeros(hidden.shape, device=device).masked_fill_(hidden, -torch.inf)
 
 
 def attention(q: Tensor, kv: LayerKV, plan: Plan) -> Tensor:
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     k_rows, v_rows = head_rows(kv.k), head_rows(kv.v)
     _, kv_heads, _, dim = kv.k.shape
     for row in plan.rows:
         # Only the row's own slots are left in k and v: nothing stale can be seen.
-        k = k_rows.index_select(0, row.gather).view(kv_heads, -1, dim)[:, : row.kv_len]
+        k = k_rows.index_select(0, row.gather).view(kv_heads, -1, dim)[:, : row.kv_len].float()
         v = v_rows.index_select(0, row.gather).view(kv_heads, -1, dim)[:, : row.kv_len]
-        queries = q[row.begin : row.end].view(row.end - row.begin, kv_heads, -1, dim).permute(1, 2, 0, 3)
-        result = _attend(queries, k, v, row.bias, plan.spec)
-        out[row.begin : row.end] = result.permute(2, 0, 1, 3).flatten(1, 2)
+        for block in row.blocks:
+            out[block.begin : block.end] = _attend(q[block.begin : block.end], k, v, block, plan.spec)
     return out
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, spec: AttentionSpec) -> Tensor:
-    """q ``[kvh, g, m, d]``, k and v ``[kvh, s, d]``, bias ``[m, s]`` -> ``[kvh, g, m, d]``."""
-    k = k[:, None].to(q.dtype).expand(-1, q.shape[1], -1, -1)
-    v = v[:, None].to(q.dtype).expand(-1, q.shape[1], -1, -1)
+def _attend(q: Tensor, k: Tensor, v: Tensor, block: Block, spec: AttentionSpec) -> Tensor:
+    """q ``[m, h, d]``, k float32 and v ``[kvh, s, d]`` -> ``[m, h, d]``."""
+    m, _, dim = q.shape
+    kv_heads = len(k)
+    queries = (
+        q.float().mul_(spec.scale).view(m, kv_heads, -1, dim).permute(1, 2, 0, 3).reshape(kv_heads, -1, dim)
+    )
+    scores = torch.bmm(queries, k[:, block.first : block.last].transpose(1, 2))
     if spec.softcap:
-        assert bias is not None
-        scores = torch.matmul(q.float(), k.float().transpose(-1, -2))
-        scores = scores.mul_(spec.scale / spec.softcap).tanh_().mul_(spec.softcap).add_(bias)
-        return torch.matmul(torch.softmax(scores, -1).to(v.dtype), v)
-    mask = None if bias is None else bias.to(q.dtype)
-    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=bias is None, scale=spec.scale)
+        scores.div_(spec.softcap).tanh_().mul_(spec.softcap)
+    scores.view(kv_heads, -1, m, block.last - block.first)[..., block.masked - block.first :].add_(block.bias)
+    weights = torch.softmax(scores, -1).to(v.dtype)
+    result = torch.bmm(weights, v[:, block.first : block.last])
+    return result.view(kv_heads, -1, m, dim).permute(2, 0, 1, 3).reshape(m, -1, dim)
