@@ -126,8 +126,11 @@ class _Walk:
         return self._ids[: place.ids_len], place.at
 
     def take(self, index: int, role: str, text: str, ids: tuple[int, ...]) -> None:
-        """The next message of the path. One without ids is in a later message's tail."""
-        if not ids:
+        """The next message of the path. One without ids is in a later message's tail.
+
+        But for an empty answer, which was stopped before its first token: it ends where it began.
+        """
+        if not ids and (text or role != "assistant"):
             return
         found = self._answer(text, ids) if role == "assistant" else self._tail(ids)
         if found:
