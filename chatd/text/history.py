@@ -108,8 +108,8 @@ class _Place(NamedTuple):
 class _Walk:
     """Follows stored ids along a rendering.
 
-    ``_places`` are where a tail may begin: the start, and behind each answer that was found. ``_here``
-    is behind the last message that was found, None while one was not.
+    ``_places`` are where a tail may begin: the start, and behind each answer that was found. ``_asked``
+    is behind a tail that was found, where its answer must be.
     """
 
     def __init__(self, rendering: str, tokenizer: Tokenizer) -> None:
@@ -117,7 +117,7 @@ class _Walk:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
         self._places = [_Place(0, 0)]
-        self._here: _Place | None = self._places[0]
+        self._asked: _Place | None = None
         self.miss = ""
 
     def kept(self) -> tuple[list[int], int]:
@@ -130,7 +130,7 @@ class _Walk:
 
         But for an empty answer, which was stopped before its first token: it ends where it began.
         """
-        if not ids and (text or role != "assistant"):
+        if not ids and (text or role != "assistant" or self._asked is None):
             return
         found = self._answer(text, ids) if role == "assistant" else self._tail(ids)
         if found:
@@ -139,15 +139,15 @@ class _Walk:
             self.miss = f"template_rewrote:{index}"
 
     def _tail(self, ids: tuple[int, ...]) -> bool:
+        self._asked = None
         for number in range(len(self._places) - 1, -1, -1):
             place = self._places[number]
             text = self._tail_text(ids, place)
             if self._text.startswith(text, place.at):
                 del self._places[number + 1 :]
                 self._ids[place.ids_len :] = ids
-                self._here = _Place(len(self._ids), place.at + len(text))
+                self._asked = _Place(len(self._ids), place.at + len(text))
                 return True
-        self._here = None
         return False
 
     def _tail_text(self, ids: tuple[int, ...], place: _Place) -> str:
@@ -159,15 +159,12 @@ class _Walk:
         return text
 
     def _answer(self, text: str, ids: tuple[int, ...]) -> bool:
-        if self._here is None:
+        place, self._asked = self._asked, None
+        end = None if place is None else self._after_answer(place.at, text)
+        if place is None or end is None:
             return False
-        end = self._after_answer(self._here.at, text)
-        if end is None:
-            self._here = None
-            return False
-        self._ids[self._here.ids_len :] = ids
-        self._here = _Place(len(self._ids), self._after_ending(end, ids))
-        self._places.append(self._here)
+        self._ids[place.ids_len :] = ids
+        self._places.append(_Place(len(self._ids), self._after_ending(end, ids)))
         return True
 
     def _after_answer(self, at: int, text: str) -> int | None:

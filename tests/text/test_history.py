@@ -134,6 +134,16 @@ def test_an_answer_that_came_as_text_is_in_a_later_tail() -> None:
     assert plan.prompt_ids[: plan.kept_len] == (*tail, *ids("d"), END)
 
 
+def test_an_answer_to_a_question_without_ids_is_no_place_to_go_on_from() -> None:
+    talk = Conversation(CHATML, BYTES)
+    talk.turn("Hi", ids("Hello", END))
+    seen = talk.seen
+    lost = [PathMessage("user", "a", ()), PathMessage("assistant", "", (END,))]
+    plan = plan_prompt(CHATML, BYTES, [*talk.path, *lost, PathMessage("user", "b", None)])
+    assert plan.prompt_ids[: plan.kept_len] == seen
+    assert "user\na<|im_end|>" in BYTES.prompt_text(plan.tail_ids)
+
+
 def ids_of_text(template_text: str) -> tuple[int, ...]:
     return tuple(BYTES.encode_spans([Span(template_text, True)]))
 
