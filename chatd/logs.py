@@ -33,6 +33,9 @@ PRIVATE = frozenset(
 
 HIDDEN = "[hidden]"
 
+TALKATIVE = ("alembic", "uvicorn", "websockets")
+"""Libraries whose every step is news to them: their warnings are enough."""
+
 
 def hide_private(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Replace private values. The event's own words and the exception stay."""
@@ -65,6 +68,8 @@ def configure_logs(*, as_json: bool, level: int = logging.INFO, stream: TextIO |
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    for name in TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

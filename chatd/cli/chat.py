@@ -1,6 +1,7 @@
 """``chatd chat``: talk to the running server from a terminal or a pipe."""
 
 import asyncio
+import contextlib
 import re
 import signal
 import sys
@@ -44,6 +45,7 @@ class Talk:
     """The conversation so far, as far as the next request has to name it."""
 
     url: str
+    params: dict[str, Any]
     conversation_id: str | None = None
     last_answer_id: str | None = None
 
@@ -54,13 +56,13 @@ class Talk:
         self.last_answer_id = answers[-1] if answers else None
 
     def message(self, text: str) -> ResponseCreate:
-        return ResponseCreate(new_id(), input=text, conversation_id=self.conversation_id)
+        return ResponseCreate(new_id(), input=text, conversation_id=self.conversation_id, params=self.params)
 
     def retry(self) -> ResponseCreate:
-        return ResponseCreate(new_id(), regenerate=self._answer())
+        return ResponseCreate(new_id(), regenerate=self._answer(), params=self.params)
 
     def go_on(self) -> ResponseCreate:
-        return ResponseCreate(new_id(), continues=self._answer())
+        return ResponseCreate(new_id(), continues=self._answer(), params=self.params)
 
     def _answer(self) -> str:
         if self.last_answer_id is None:
@@ -71,11 +73,17 @@ class Talk:
 @click.command()
 @click.option("--conversation", metavar="ID", help="Go on with this conversation.")
 @click.option("--last", is_flag=True, help="Go on with the conversation that was used last.")
+@click.option("--temperature", type=float, metavar="T", help="0 always takes the likeliest token.")
+@click.option("--max-tokens", type=int, metavar="N", help="The longest answer.")
+@click.option("--seed", type=int, metavar="N", help="The same seed draws the same answer.")
 @click.option("--url", metavar="URL", help="A server elsewhere.  [default: the one that has the data folder]")
 @common_options
 def chat(
     conversation: str | None,
     last: bool,
+    temperature: float | None,
+    max_tokens: int | None,
+    seed: int | None,
     url: str | None,
     config_file: Path | None,
     as_json: bool,
@@ -89,7 +97,9 @@ def chat(
     if conversation and last:
         raise click.UsageError("--conversation and --last exclude each other.")
     console = Console(highlight=False)
-    talk = Talk(server_url(settings_from({"data_dir": data_dir}, config_file), url))
+    params = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
+    given = {name: value for name, value in params.items() if value is not None}
+    talk = Talk(server_url(settings_from({"data_dir": data_dir}, config_file), url), given)
     _wait_ready(talk.url, console)
     view = _view(talk.url, conversation, last)
     talk.resume(view)
@@ -156,22 +166,21 @@ def _once(runner: asyncio.Runner, talk: Talk, screen: Screen) -> int:
 def _converse(runner: asyncio.Runner, talk: Talk, console: Console, *, as_json: bool) -> int:
     import readline  # noqa: F401  (gives input() its line editing and history)
 
-    interrupted = False
-    while True:
-        try:
-            line = _read_message("" if as_json else "> ")
-        except EOFError:
-            console.print()
-            return 0
-        except KeyboardInterrupt:
-            console.print("\nCtrl-C again, or Ctrl-D, leaves." if not interrupted else "")
-            if interrupted:
-                return 0
-            interrupted = True
-            continue
-        interrupted = False
-        if not _obey(runner, talk, line, console, as_json=as_json):
-            return 0
+    prompt = "" if as_json else "> "
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while _obey(runner, talk, _next_message(prompt, console), console, as_json=as_json):
+            pass
+    console.print()
+    return 0
+
+
+def _next_message(prompt: str, console: Console) -> str:
+    """What the person types. The first Ctrl-C clears the line, the second is raised."""
+    try:
+        return _read_message(prompt)
+    except KeyboardInterrupt:
+        console.print("\nCtrl-C again, or Ctrl-D, leaves.", style="dim")
+        return _read_message(prompt)
 
 
 def _obey(runner: asyncio.Runner, talk: Talk, line: str, console: Console, *, as_json: bool) -> bool:

@@ -49,14 +49,14 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
     progress(FETCHED, "reading the tokenizer")
     tokenizer, template = file.tokenizer(), file.chat_template()
     context_length = _context_length(settings, file)
-    dtype = weights_dtype(settings.weights, device)
+    dtype, kv_dtype = _dtypes(settings, device)
+    if settings.kv_bytes != AUTO:  # too few are refused before the long part
+        plan_pages(file.config, kv_dtype, settings.page_size, settings.kv_bytes)
 
     def weights_progress(share: float, what: str) -> None:
         progress(FETCHED + share * (READ - FETCHED), what)
 
     weights = load_weights(file, dtype=dtype, device=device, progress=weights_progress)
-    progress(READ, "making room for KV")
-    kv_dtype = weights_dtype(settings.weights if settings.kv_dtype == AUTO else settings.kv_dtype, device)
     kv_bytes = auto_kv_bytes(device) if settings.kv_bytes == AUTO else settings.kv_bytes
     plan = plan_pages(file.config, kv_dtype, settings.page_size, kv_bytes)
     runner = TorchRunner(weights, KVPool(file.config, plan, kv_dtype, device), load_backend("reference"))
@@ -94,6 +94,12 @@ def _model_path(model: str, progress: Progress) -> Path:
     return default_model(fetch_progress)
 
 
+def _dtypes(settings: Settings, device: torch.device) -> tuple[torch.dtype, torch.dtype]:
+    """Of the weights and of the KV."""
+    kv = settings.weights if settings.kv_dtype == AUTO else settings.kv_dtype
+    return weights_dtype(settings.weights, device), weights_dtype(kv, device)
+
+
 def model_name(path: Path) -> str:
     """What people know the model by: the file's or the folder's name. What files say inside varies."""
     return path.resolve().name.removesuffix(".gguf")
@@ -127,7 +133,7 @@ def _prefix(system: str, tokenizer: Tokenizer, template: ChatTemplate) -> list[i
 
     def ids(first: str) -> list[int]:
         messages = [ChatMessage("system", system), ChatMessage("user", first)]
-        return tokenizer.encode_spans(template.render(messages, add_generation_prompt=True))
+        return tokenizer.encode_prompt(template.render(messages, add_generation_prompt=True))
 
     one, other = ids("1"), ids("?")
     common = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))

@@ -137,9 +137,6 @@ class LoadingServer(ChatdServer):
                 loop.call_soon_threadsafe(service.on_step, out)
 
         loaded = await asyncio.to_thread(load, self._settings, post, lambda *args: self._tell(loop, *args))
-        settled = await self._app.store.settle(loaded.backend.tokenizer.ids_for)
-        if settled:
-            log.warning("answers of a server that died were settled", answers=settled)
         service = ChatService(
             backend=loaded.backend,
             store=self._app.store,
@@ -147,9 +144,11 @@ class LoadingServer(ChatdServer):
             clock=time.time,
             new_id=new_id,
         )
+        service.listen(self._app.conversation_changed)
         async with service.running():
             loaded.engine.start()
-            self._app.device, self._app.service = loaded.device, service
+            self._app.device = loaded.device
+            self._app.service = service
             self._screen.ready(self._facts(loaded))
             await self._served.wait()
             await asyncio.to_thread(loaded.engine.stop, ENGINE_STOP_S)

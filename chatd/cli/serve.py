@@ -27,5 +27,7 @@ def serve(config_file: Path | None, as_json: bool, **flags: object) -> int:
     from chatd.cli.running import run
     from chatd.cli.serve_screen import screen_for
 
-    asyncio.run(run(settings, screen_for(as_json=as_json)))
+    screen = screen_for(as_json=as_json)
+    asyncio.run(run(settings, screen))
+    screen.stopped()
     return 0

@@ -38,6 +38,7 @@ class ServeScreen(Protocol):
     def progress(self, share: float, what: str) -> None: ...
     def ready(self, facts: Facts) -> None: ...
     def stopping(self, drain_s: float) -> None: ...
+    def stopped(self) -> None: ...
     def close(self) -> None:
         """Leave the terminal as it was. Idempotent."""
         ...
@@ -82,6 +83,9 @@ class TerminalScreen:
             style="dim",
         )
 
+    def stopped(self) -> None:
+        self._console.print("Stopped.", style="dim")
+
     def close(self) -> None:
         self._bar.stop()
 
@@ -109,6 +113,9 @@ class PlainScreen:
     def stopping(self, drain_s: float) -> None:
         self._say(f"stopping; running answers have up to {drain_s:g} s")
 
+    def stopped(self) -> None:
+        self._say("stopped")
+
     def close(self) -> None:
         """Nothing is ever left open."""
 
@@ -117,7 +124,7 @@ class PlainScreen:
 
 
 class JsonScreen:
-    """One JSON object a line: ``{"status": "listening" | "loading" | "ready" | "stopping", ...}``."""
+    """One JSON object a line: ``{"status": "listening" | "loading" | "ready" | ..., ...}``."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -134,6 +141,9 @@ class JsonScreen:
 
     def stopping(self, drain_s: float) -> None:
         self._say("stopping", drain_s=drain_s)
+
+    def stopped(self) -> None:
+        self._say("stopped")
 
     def close(self) -> None:
         """Nothing is ever left open."""
