@@ -44,6 +44,7 @@ def test_the_default_model_reads_its_chat_as_it_was_trained(smollm: Tokenizer) -
     ids = smollm.encode_spans(spans)
     assert ids[:13] == [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308, 34519]
     assert ids[-6:] == [2, 198, 1, 520, 9531, 198]
+    assert len(ids) == 40
     assert smollm.prompt_text(ids) == "".join(span.text for span in spans)
     assert smollm.eos_ids == {0, 2}
     assert not smollm.add_bos
