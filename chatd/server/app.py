@@ -112,18 +112,20 @@ def server_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
 
 def bind(settings: ServerSettings) -> socket.socket:
     """Listen on the configured address. `SetupError` if it is taken or not ours."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        raise SetupError(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}. "
-            "Is another server running? Choose another with --port."
-        ) from error
+    with contextlib.ExitStack() as undo:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            listener = undo.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError as error:
+            raise SetupError(
+                f"cannot listen on {settings.host}:{settings.port}: {error.strerror}. "
+                "Is another server running? Choose another with --port."
+            ) from error
+        undo.pop_all()
     listener.setblocking(False)
     return listener
 

@@ -17,12 +17,10 @@ BODY_LIMITS = Limits(max_bytes=1 << 20, max_depth=32, max_tokens=20_000)
 
 def json_response(content: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """``content`` may be anything msgspec encodes."""
-    return Response(
-        msgspec.json.encode(content),
-        status,
-        {"cache-control": "no-store", **(headers or {})},
-        media_type="application/json",
-    )
+    chosen = {"cache-control": "no-store", **(headers or {})}
+    if status == TooLarge.http_status:
+        chosen["connection"] = "close"  # or the server would read the rest of the body, just to drop it
+    return Response(msgspec.json.encode(content), status, chosen, media_type="application/json")
 
 
 def error_response(error: ChatdError) -> Response:
