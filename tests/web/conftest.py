@@ -4,7 +4,6 @@ import importlib.util
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,11 +17,12 @@ ROOT = Path(__file__).parent.parent.parent
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 OpenPage = Callable[..., ChatPage]
+BuildHook = Any
+"""The module web/hatch_build.py, which no package leads to."""
 
 
 @pytest.fixture(scope="session")
-def build_hook() -> ModuleType:
-    """web/hatch_build.py, which is no package."""
+def build_hook() -> BuildHook:
     spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "web" / "hatch_build.py")
     assert spec
     assert spec.loader
@@ -32,7 +32,7 @@ def build_hook() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def built_page(build_hook: ModuleType) -> Path:
+def built_page(build_hook: BuildHook) -> Path:
     """web/dist. Tests of a page that is not the one in web/src would prove nothing."""
     page = build_hook.Page(ROOT / "web")
     assert page.is_fresh(), "web/dist is not built from web/src as it is now: run `pip install -e .`"

@@ -69,7 +69,10 @@ def replying(reply: Callable[[str], str]) -> ScriptRunner:
 
 
 class PageServer:
-    """Serves ``data_dir`` while the block runs. ``model_loaded`` False leaves the server loading."""
+    """Serves ``data_dir`` while the block runs. ``model_loaded`` False leaves the server loading.
+
+    ``web`` is the built page, ``prefix`` the path it lives under.
+    """
 
     def __init__(
         self,
@@ -78,15 +81,19 @@ class PageServer:
         *,
         prefix: str = "",
         model_loaded: bool = True,
-        **limits: int,
+        web: Path | None = None,
+        max_running: int = 16,
+        step_tokens: int = 64,
     ) -> None:
         self.pace = Pace()
         self.url = ""
         self.lab: ChatLab
         self.state: AppState
         runner.before_step = self.pace
-        self._data_dir, self._runner, self._limits = data_dir, runner, limits
+        self._data_dir, self._runner = data_dir, runner
+        self._max_running, self._step_tokens = max_running, step_tokens
         self._prefix, self._model_loaded = prefix, model_loaded
+        self._web = web or web_dir()
         self._started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="page-server", daemon=True)
         self._loop: asyncio.AbstractEventLoop
@@ -115,17 +122,14 @@ class PageServer:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
 
     def finish_loading(self) -> None:
-        def ready() -> None:
-            self.state.service = self.lab.service
-
-        self.on_loop(ready)
+        self.on_loop(lambda: self.state.model_ready(self.lab.service))
 
     def cut_connections(self) -> None:
         """As a lost network does: no close frame, no goodbye."""
 
         def cut() -> None:
             for protocol in list(self._server.server_state.connections):
-                protocol.transport.abort()  # type: ignore[union-attr]
+                protocol.transport.abort()
 
         self.on_loop(cut)
 
@@ -139,16 +143,19 @@ class PageServer:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        async with chat_lab(self._data_dir, self._runner, **self._limits) as self.lab:
+        async with chat_lab(
+            self._data_dir, self._runner, max_running=self._max_running, step_tokens=self._step_tokens
+        ) as self.lab:
             self.state = AppState(
                 store=self.lab.store,
-                settings=ServerSettings(port=0, web_dir=web_dir(), drain_timeout_s=0.2),
+                settings=ServerSettings(port=0, web_dir=self._web, drain_timeout_s=0.2),
                 version="test",
                 currency="CNY",
                 clock=time.monotonic,
                 new_id=lambda: "session",
-                service=self.lab.service if self._model_loaded else None,
             )
+            if self._model_loaded:
+                self.state.model_ready(self.lab.service)
             app = create_app(self.state)
             if self._prefix:  # as behind a proxy that serves other things too
                 app = Starlette(routes=[Mount(self._prefix, app)])

@@ -1,0 +1,89 @@
+"""The main job as a person meets it: `chatd serve`, SmolLM2, a browser; and a server that dies on the way."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.cli.terminals import CHATD, environment
+from tests.web.conftest import OpenPage
+
+pytestmark = [pytest.mark.browser, pytest.mark.model, pytest.mark.timeout(120)]
+
+
+class Serving:
+    """``chatd serve`` as a process of its own. ``port`` stays the same over a restart."""
+
+    def __init__(self, data_dir: Path, model: Path) -> None:
+        self.url = ""
+        self._data_dir, self._model = data_dir, model
+        self._process: subprocess.Popen[str]
+
+    def start(self) -> None:
+        port = str(urlsplit(self.url).port) if self.url else "0"
+        options = ["--model", str(self._model), "--data-dir", str(self._data_dir), "--kv-bytes", "256MiB"]
+        self._process = subprocess.Popen(
+            [*CHATD, "serve", "--port", port, "--json", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment(),
+            text=True,
+        )
+        assert self._process.stdout
+        for line in self._process.stdout:
+            said = json.loads(line)
+            if said["status"] == "ready":
+                self.url = f"{said['url']}/"
+                return
+        raise AssertionError("it ended before it was ready")
+
+    def end(self, sig: signal.Signals) -> None:
+        self._process.send_signal(sig)
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Serving]:
+    server = Serving(tmp_path_factory.mktemp("data"), model_path)
+    server.start()
+    yield server
+    server.end(signal.SIGKILL)
+
+
+def test_a_second_turn_reuses_the_first(serving: Serving, open_page: OpenPage) -> None:
+    chat = open_page(serving.url)
+    chat.ask("What is the capital of France? Answer briefly.")
+    assert chat.answer_text.inner_text().strip()
+    first = chat.messages()[-1]["responses"][0]["usage"]
+    chat.ask("And of Italy?")
+    second = chat.messages()[-1]["responses"][0]["usage"]
+    assert second["gpu_hit"] >= first["prompt_tokens"]
+    assert chat.figure("reused").startswith(f"{second['gpu_hit']} reused")
+    assert chat.figure("saved").startswith("saved ¥")
+
+
+def test_a_server_killed_in_mid_stream_loses_nothing_that_was_shown(
+    serving: Serving, open_page: OpenPage
+) -> None:
+    chat = open_page(serving.url)
+    chat.send("Write a long story about a lighthouse keeper and his cat.")
+    expect(chat.answer).to_have_attribute("data-state", "streaming")
+    shown = chat.answer_text.inner_text()
+    serving.end(signal.SIGKILL)
+    expect(chat.page.get_by_text("Connection lost. Reconnecting")).to_be_visible()
+    shown = max(shown, chat.answer_text.inner_text(), key=len)
+    chat.composer.fill("written while it was away")
+    serving.start()
+    chat.wait_ended("failed")
+    assert chat.answer_text.inner_text().startswith(shown)
+    expect(chat.page.get_by_text("Connection lost. Reconnecting")).to_have_count(0)
+    chat.send_button.click()
+    expect(chat.questions).to_have_count(2)
+    expect(chat.answer).to_have_attribute("data-state", "streaming")
+    chat.stop_button.click()
+    chat.wait_ended("cancelled")

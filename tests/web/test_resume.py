@@ -1,0 +1,179 @@
+"""Nothing is lost and nothing is doubled: reloads, lost connections, lost confirmations, restarts."""
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import WebSocketRoute, expect
+
+from tests.web.chat_page import ChatPage
+from tests.web.conftest import OpenPage
+from tests.web.page_server import PageServer, replying
+
+pytestmark = pytest.mark.browser
+
+STORY = "".join(f"Sentence {n} of a story with `code` and **stress**. " for n in range(12))
+
+
+@pytest.fixture
+def teller(data_dir: Path, built_page: Path) -> PageServer:
+    return PageServer(data_dir, replying(lambda text: STORY))
+
+
+@pytest.mark.parametrize("cut", [1, 7, 100, 333])
+def test_a_reload_in_mid_stream_resumes_exactly(teller: PageServer, open_page: OpenPage, cut: int) -> None:
+    with teller as server:
+        chat = open_page(server.url)
+        server.pace.allow(cut)
+        chat.send("tell me")
+        expect(chat.answer).to_have_attribute("data-state", "streaming")
+        chat.page.reload()
+        expect(chat.answer).to_have_attribute("data-state", "streaming")
+        server.pace.free()
+        chat.wait_ended()
+        whole = _plain(STORY)
+        expect(chat.answer_text).to_have_text(whole)
+        chat.page.reload()
+        expect(chat.answer_text).to_have_text(whole)
+
+
+def test_a_lost_connection_is_resumed_after_the_last_piece(teller: PageServer, open_page: OpenPage) -> None:
+    with teller as server:
+        chat = open_page(server.url)
+        server.pace.allow(50)
+        chat.send("tell me")
+        expect(chat.answer_text).to_have_text(_plain(STORY[:50]))
+        for more in (1, 30, 60):
+            server.cut_connections()
+            server.pace.allow(more)
+        server.pace.free()
+        chat.wait_ended()
+        expect(chat.answer_text).to_have_text(_plain(STORY))
+        expect(chat.page.get_by_label("Connected")).to_be_visible()
+
+
+def test_a_continued_answer_survives_a_reload(teller: PageServer, open_page: OpenPage) -> None:
+    with teller as server:
+        chat = open_page(server.url)
+        server.pace.allow(40)
+        chat.send("tell me")
+        expect(chat.answer_text).to_have_text(_plain(STORY[:40]))
+        chat.stop_button.click()
+        expect(chat.answer.get_by_text("Stopping")).to_be_visible()
+        server.pace.free()
+        chat.wait_ended("cancelled")
+        kept = len(chat.messages()[-1]["text"])
+        server.pace.allow(30)
+        chat.press("Continue")
+        expect(chat.answer_text).to_have_text(_plain(STORY[: kept + 30]))
+        chat.page.reload()
+        expect(chat.answer_text).to_have_text(_plain(STORY[: kept + 30]))
+        server.pace.free()
+        chat.wait_ended()
+        expect(chat.answer_text).to_have_text(_plain(STORY))
+
+
+@pytest.mark.parametrize("then", ["reconnect", "reload"])
+def test_a_lost_confirmation_never_doubles(server: PageServer, open_page: OpenPage, then: str) -> None:
+    line = BadLine(closes=then == "reconnect")
+    chat = open_page(server.url, before=lambda page: page.route_web_socket("**/ws", line.connect))
+    chat.send("only once")
+    while not line.lost_it:  # the test's own time-out is the limit
+        chat.page.wait_for_timeout(10)
+    expect(chat.questions).to_have_count(1)
+    if then == "reload":
+        chat.page.reload()
+    chat.wait_ended()
+    expect(chat.answer_text).to_have_text("You said: only once")
+    expect(chat.questions).to_have_count(1)
+    assert [message["role"] for message in chat.messages()] == ["user", "assistant"]
+    assert len(chat.api("conversations")["conversations"]) == 1
+
+
+def test_two_tabs_show_the_same_answer(server: PageServer, chat: ChatPage, open_page: OpenPage) -> None:
+    server.pace.allow(5)
+    chat.send("seen twice")
+    expect(chat.answer_text).to_have_text("You s")
+    other = open_page(chat.page.url, beside=chat)
+    expect(other.answer_text).to_have_text("You s")
+    server.pace.free()
+    for tab in (chat, other):
+        tab.wait_ended()
+        expect(tab.answer_text).to_have_text("You said: seen twice")
+
+
+def test_what_another_tab_wrote_appears(chat: ChatPage, open_page: OpenPage) -> None:
+    chat.ask("first")
+    other = open_page(chat.page.url, beside=chat)
+    expect(other.answer_text).to_have_text("You said: first")
+    other.ask("second")
+    expect(chat.answer_text).to_have_text("You said: second")
+    expect(chat.questions).to_have_count(2)
+
+
+def test_what_is_asked_while_the_model_loads_is_answered_later(
+    data_dir: Path, built_page: Path, open_page: OpenPage
+) -> None:
+    with PageServer(data_dir, replying(str.upper), model_loaded=False) as server:
+        server.state.progress, server.state.loading = 0.43, "layer 13 of 30"
+        chat = open_page(server.url)
+        expect(chat.page.get_by_text("Loading the model: 43%")).to_be_visible()
+        expect(chat.page.get_by_role("progressbar")).to_be_visible()
+        chat.send("early bird")
+        expect(chat.answer.get_by_text("Waiting for the model")).to_be_visible()
+        server.finish_loading()
+        chat.wait_ended()
+        expect(chat.answer_text).to_have_text("EARLY BIRD")
+        expect(chat.page.get_by_text("Loading the model")).to_have_count(0)
+
+
+def test_stop_before_anything_was_sent_takes_the_message_back(
+    data_dir: Path, built_page: Path, open_page: OpenPage
+) -> None:
+    with PageServer(data_dir, replying(str.upper), model_loaded=False) as server:
+        chat = open_page(server.url)
+        chat.send("not yet")
+        chat.stop_button.click()
+        expect(chat.composer).to_have_value("not yet")
+        expect(chat.questions).to_have_count(0)
+        server.finish_loading()
+        expect(chat.page.get_by_label("Connected")).to_be_visible()
+        assert chat.api("conversations")["conversations"] == []
+
+
+def _plain(text: str) -> str:
+    """What is shown of ``text``: marks that are closed are not, and the last space collapses."""
+    parts = text.split("**")
+    if len(parts) % 2 == 0:  # an unclosed mark stays
+        parts[-2:] = ["**".join(parts[-2:])]
+    shown = "".join(parts)
+    ticks = shown.split("`")
+    if len(ticks) % 2 == 0:
+        ticks[-2:] = ["`".join(ticks[-2:])]
+    return "".join(ticks).strip()
+
+
+class BadLine:
+    """The first connection loses the confirmation: the page cannot know whether it was heard.
+
+    Then it breaks (``closes``), or it stays open and nothing comes any more.
+    """
+
+    def __init__(self, *, closes: bool) -> None:
+        self.lost_it = False
+        self._closes = closes
+        self._connections = 0
+
+    def connect(self, route: WebSocketRoute) -> None:
+        server = route.connect_to_server()
+        self._connections += 1
+        if self._connections == 1:
+            server.on_message(lambda frame: self._forward(route, frame))
+
+    def _forward(self, route: WebSocketRoute, frame: str | bytes) -> None:
+        if json.loads(frame)["type"] == "response.created":
+            self.lost_it = True
+            if self._closes:
+                route.close(code=1011, reason="lost")
+        elif not self.lost_it:
+            route.send(frame)
