@@ -109,7 +109,7 @@ class Settings:
     grace: Annotated[float, Seconds(0, 86400), "How long an answer goes on after its last reader left"] = 60.0
     drain_timeout: Annotated[
         float, Seconds(0, 3600), "How long a stopping server lets running answers finish"
-    ] = 8.0
+    ] = 5.0
 
 
 @dataclass(frozen=True, slots=True)

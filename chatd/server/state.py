@@ -82,7 +82,7 @@ class ServerSettings:
     root_path: str = ""
     allowed_hosts: tuple[str, ...] = ()
     web_dir: Path | None = None
-    drain_timeout_s: float = 8.0
+    drain_timeout_s: float = 5.0
     heartbeat_s: float = 15.0
     send_timeout_s: float = 20.0
     ping_interval_s: float = 20.0

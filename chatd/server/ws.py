@@ -249,16 +249,17 @@ class Pump:
                     service = self._state.ready_service()
                     started = await service.create(self._state.namespace, _command(start.request))
                 except ChatdError as error:
-                    effects = self._session.refused(start.ticket, error)
+                    self._carry_out(self._session.refused(start.ticket, error))
                 else:
-                    effects = self._session.started(
-                        start.ticket,
-                        response_id=started.response_id,
-                        conversation_id=started.conversation_id,
-                        user_message_id=started.user_message_id,
-                        message_id=started.message_id,
+                    self._carry_out(
+                        self._session.started(
+                            start.ticket,
+                            response_id=started.response_id,
+                            conversation_id=started.conversation_id,
+                            user_message_id=started.user_message_id,
+                            message_id=started.message_id,
+                        )
                     )
-        self._carry_out(effects)
 
     async def _cancel(self, response_id: ResponseId) -> None:
         """Carried out even if the client goes."""
