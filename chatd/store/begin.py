@@ -16,6 +16,7 @@ from chatd.store.conversations import (
     find_conversation,
     insert_conversation,
     message_row,
+    prune_expired,
     prune_surplus,
     touch,
 )
@@ -35,8 +36,8 @@ from chatd.store.records import (
 from chatd.store.rows import message_query, response_query, to_message, to_response
 from chatd.store.schema import messages, pack_ids, responses
 
-SURPLUS_STEP = 16
-"""Most surplus hidden conversations dropped with one new one: keeps up, and never takes long."""
+PRUNE_STEP = 16
+"""Most expired, and most surplus, hidden conversations dropped with a new one: keeps up, takes no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +109,8 @@ def _conversation(conn: Connection, new: NewResponse, opening: Opening) -> Conve
         if new.parent_id is not None or new.continues is not None:
             raise ValueError("a parent or a continued message needs its conversation")
         if new.hidden:
-            room = opening.hidden_keep - 1
-            prune_surplus(conn, new.namespace, keep=room, at_most=SURPLUS_STEP)
+            prune_expired(conn, now=opening.now, at_most=PRUNE_STEP)
+            prune_surplus(conn, new.namespace, keep=opening.hidden_keep - 1, at_most=PRUNE_STEP)
         expires_at = opening.now + opening.hidden_ttl if new.hidden else None
         conversation_id = insert_conversation(
             conn, new.namespace, opening.new_id(), title="", now=opening.now, expires_at=expires_at

@@ -68,6 +68,10 @@ class LogKeeper:
         else:
             self._gate.open()
 
+    def stop(self) -> None:
+        """The writer ends: readers must not wait for it."""
+        self._gate.open()
+
     def _drain(self, connection: Connection) -> None:
         now = time.monotonic()
         if self._gives_up_at is None:

@@ -83,6 +83,7 @@ class Writer:
             with self._engine.connect() as connection:
                 self._serve(connection)
         finally:
+            self._log_keeper.stop()
             self._post(self._set_stopped)
 
     def _serve(self, connection: Connection) -> None:

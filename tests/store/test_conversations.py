@@ -334,6 +334,21 @@ async def test_hidden_histories_expire_and_are_bounded(data_dir: Path) -> None:
         assert (await store.verify()).ok
 
 
+async def test_a_new_hidden_history_drops_expired_ones(data_dir: Path) -> None:
+    time = [1000.0]
+    async with opened(data_dir, clock=lambda: time[0], hidden_ttl_s=60) as store:
+        scribe = await Scribe.begin(store)
+        old = await scribe.answer(asked("r1", *said(("user", "q")), hidden=True), "a")
+        time[0] += 59
+        await scribe.answer(asked("r2", *said(("user", "q2")), hidden=True), "a")
+        await store.message(NS, old.message_id)
+        time[0] += 1
+        await scribe.answer(asked("r3", *said(("user", "q3")), hidden=True), "a")
+        with pytest.raises(NotFound):
+            await store.message(NS, old.message_id)
+        assert (await store.verify()).ok
+
+
 async def _append(scribe: Scribe, home: ConversationId, name: str) -> None:
     """What a tab does: read the tip, ask under it, and start over if another tab was faster."""
     store = scribe.store

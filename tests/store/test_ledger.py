@@ -266,6 +266,19 @@ async def test_q2_a_key_is_remembered_over_a_restart_and_a_deletion(data_dir: Pa
         assert (again.replay, again.response.id) == (True, "r1")
 
 
+async def test_q2_a_key_can_be_looked_up_before_anything_is_planned(data_dir: Path) -> None:
+    new = asked("r1", *said(("user", "q")), key="k")
+    async with opened(data_dir) as store:
+        scribe = await Scribe.begin(store)
+        assert await store.find_replay(NS, "k", new.request_hash) is None
+        begun = await scribe.ask(new)
+        found = await store.find_replay(NS, "k", new.request_hash)
+        assert found == replace(begun, replay=True)
+        assert await store.find_replay(OTHER, "k", new.request_hash) is None
+        with pytest.raises(Conflict, match="another request"):
+            await store.find_replay(NS, "k", b"another")
+
+
 async def test_a_row_keeps_the_prices_it_was_opened_under(data_dir: Path) -> None:
     dear = PriceBook(version="dear", currency="EUR", computed=10**12, generated=10**12)
     async with opened(data_dir) as store:
