@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from chatd.errors import ChatdError
+from chatd.server import openai_api
 from chatd.server.app import bind, create_app, server_config
 from chatd.server.openai_types import ACCEPTED, MAX_MESSAGES, decode_request
 from chatd.server.params import parse_params
@@ -168,6 +169,22 @@ async def test_text_comes_as_it_is_made(data_dir: Path) -> None:
             site.lab.hand.finish(rid)
             rest = [line async for line in lines]
         assert rest[-2:] == ["data: [DONE]", ""]
+
+
+async def test_a_long_silence_is_kept_alive(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openai_api, "KEEP_ALIVE_S", 0.02)
+    body = {"messages": HI, "stream": True}
+    async with (
+        site_of(data_dir, by_hand=True) as site,
+        site.http.stream("POST", "/v1/chat/completions", json=body) as got,
+    ):
+        lines = got.aiter_lines()
+        while await anext(lines) != ": keep-alive":
+            pass
+        (rid,) = site.lab.hand.submitted
+        site.lab.hand.say(rid, "at last")
+        site.lab.hand.finish(rid)
+        assert '"content":"at last"' in "".join([line async for line in lines])
 
 
 async def test_stop_limit_and_the_alias(site: Site) -> None:

@@ -372,6 +372,35 @@ async def test_b3_stop_before_the_first_token(data_dir: Path) -> None:
         await lab.service.cancel(ME, waiting.response_id)  # over: no error
 
 
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.full)])
+async def test_b1_abort_anywhere(data_dir: Path, count: int) -> None:
+    """Stopped or left by its reader at any moment: nothing is held, all is billed once."""
+    dice = random.Random(count)
+
+    async def one(lab: ChatLab, number: int) -> None:
+        text = "x" * dice.randrange(1, 200)
+        given = {"max_tokens": dice.randrange(1, 40), "seed": number}
+        started = await lab.create(text, grace_s=0, params=given)
+        stream = await lab.service.subscribe(ME, started.response_id)
+        for _ in range(dice.randrange(6)):
+            if isinstance(await stream.get(), Ended):
+                return
+        if dice.random() < 0.5:
+            await lab.service.cancel(ME, started.response_id)
+        stream.close()
+
+    async with chat_lab(data_dir, num_pages=64, max_running=4) as lab:
+        for first in range(0, count, 20):
+            await asyncio.gather(*(one(lab, number) for number in range(first, first + 20)))
+        await until(lambda: lab.service.open_count == 0)
+        state = lab.service.engine_state
+        assert (state.running, state.waiting) == (0, 0)
+        assert state.free_pages + state.evictable_pages == state.total_pages
+        reference = await lab.ask("x" * 100, **params(max_tokens=20))
+        again = await lab.ask("x" * 100, ns=Namespace("cold"), **params(max_tokens=20))
+        assert reference.text == again.text
+
+
 async def test_cancel_while_the_row_is_being_opened(lab: ChatLab) -> None:
     """The id is known to nobody yet, but a drain cancels it all the same: it must not be lost."""
     slow_steps(lab)
