@@ -52,6 +52,7 @@ class ChatPage:
         self.questions = page.get_by_role("article", name="You", exact=True)
         self.sidebar = page.get_by_role("navigation", name="Conversations")
         self.status = page.get_by_role("status")
+        self.trouble = page.locator("[data-trouble]")
 
     @property
     def answer(self) -> Locator:

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, WebSocketRoute, expect
 
 from tests.cli.terminals import CHATD, environment
 from tests.web.conftest import OpenPage
@@ -44,7 +44,9 @@ class Serving:
 
     def end(self, sig: signal.Signals) -> None:
         self._process.send_signal(sig)
-        self._process.communicate()
+        self._process.wait()
+        assert self._process.stdout
+        self._process.stdout.close()
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +54,30 @@ def serving(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Itera
     server = Serving(tmp_path_factory.mktemp("data"), model_path)
     server.start()
     yield server
-    server.end(signal.SIGKILL)
+    server.end(signal.SIGTERM)
+
+
+def greedy(page: Page) -> None:
+    """Answers of this page are the most likely ones, and end soon."""
+
+    def connect(route: WebSocketRoute) -> None:
+        server = route.connect_to_server()
+
+        def forward(frame: str | bytes) -> None:
+            event = json.loads(frame)
+            if event["type"] == "response.create":
+                event["params"] = {"temperature": 0, "max_tokens": 48}
+            server.send(json.dumps(event))
+
+        route.on_message(forward)
+
+    page.route_web_socket("**/ws", connect)
 
 
 def test_a_second_turn_reuses_the_first(serving: Serving, open_page: OpenPage) -> None:
-    chat = open_page(serving.url)
+    chat = open_page(serving.url, before=greedy)
     chat.ask("What is the capital of France? Answer briefly.")
-    assert chat.answer_text.inner_text().strip()
+    expect(chat.answer_text).to_contain_text("Paris")
     first = chat.messages()[-1]["responses"][0]["usage"]
     chat.ask("And of Italy?")
     second = chat.messages()[-1]["responses"][0]["usage"]
@@ -75,13 +94,13 @@ def test_a_server_killed_in_mid_stream_loses_nothing_that_was_shown(
     expect(chat.answer).to_have_attribute("data-state", "streaming")
     shown = chat.answer_text.inner_text()
     serving.end(signal.SIGKILL)
-    expect(chat.page.get_by_text("Connection lost. Reconnecting")).to_be_visible()
+    expect(chat.trouble).to_contain_text("Reconnecting")
     shown = max(shown, chat.answer_text.inner_text(), key=len)
     chat.composer.fill("written while it was away")
     serving.start()
     chat.wait_ended("failed")
     assert chat.answer_text.inner_text().startswith(shown)
-    expect(chat.page.get_by_text("Connection lost. Reconnecting")).to_have_count(0)
+    expect(chat.trouble).to_have_count(0)
     chat.send_button.click()
     expect(chat.questions).to_have_count(2)
     expect(chat.answer).to_have_attribute("data-state", "streaming")

@@ -117,14 +117,14 @@ def test_what_is_asked_while_the_model_loads_is_answered_later(
     with PageServer(data_dir, replying(str.upper), model_loaded=False) as server:
         server.state.progress, server.state.loading = 0.43, "layer 13 of 30"
         chat = open_page(server.url)
-        expect(chat.page.get_by_text("Loading the model: 43%")).to_be_visible()
+        expect(chat.trouble).to_contain_text("Loading the model: 43%")
         expect(chat.page.get_by_role("progressbar")).to_be_visible()
         chat.send("early bird")
         expect(chat.answer.get_by_text("Waiting for the model")).to_be_visible()
         server.finish_loading()
         chat.wait_ended()
         expect(chat.answer_text).to_have_text("EARLY BIRD")
-        expect(chat.page.get_by_text("Loading the model")).to_have_count(0)
+        expect(chat.trouble).to_have_count(0)
 
 
 def test_stop_before_anything_was_sent_takes_the_message_back(

@@ -29,6 +29,7 @@ import type { Message } from "./message.svelte";
 import { Notices } from "./notices.svelte";
 
 const WAKE_PATIENCE_MS = 3000;
+const ASK_HEALTH_MS = 15_000;
 
 export class Chat {
   readonly notices = new Notices();
@@ -71,6 +72,8 @@ export class Chat {
     this.#link.connect();
     this.health.doubt();
     void this.library.refresh();
+    // While an answer is awaited, a stalled engine shows in nothing else.
+    setInterval(() => this.answers.busy.size > 0 && this.health.doubt(), ASK_HEALTH_MS);
   }
 
   /** The page is seen again, or the network came back. */
@@ -184,16 +187,18 @@ export class Chat {
   // --- wire events ----------------------------------------------------------------------------
 
   #linkBecame(state: LinkState): void {
+    const before = this.linkState;
     this.linkState = state;
-    if (state === "lost") {
-      this.session = this.session && { ...this.session, model: null };
-      this.health.doubt();
-    }
+    if (before === "lost" && state === "open") this.notices.say(t.connected);
+    if (state !== "lost") return;
+    if (before === "open") this.notices.say(t.reconnecting);
+    this.session = this.session && { ...this.session, model: null };
+    this.health.doubt();
   }
 
   #serverReady(): void {
-    if (this.#link.state === "open") this.#link.send({ type: "session.hello" });
-    else this.#link.connect();
+    if (this.#link.state !== "open") this.#link.connect();
+    else if (this.session?.model == null) this.#link.send({ type: "session.hello" });
   }
 
   #handle(event: ServerEvent): void {
@@ -304,7 +309,7 @@ export class Chat {
   async #load(conversation: Conversation): Promise<void> {
     if (conversation.id === null) return;
     try {
-      conversation.merge(await http.getConversation(conversation.id));
+      await this.#fetch(conversation, conversation.id);
     } catch (error) {
       if (!(error instanceof http.ApiError)) throw error;
       if (error.status === 404) conversation.state = "missing";
@@ -315,6 +320,17 @@ export class Chat {
     for (const pending of this.#outbox.all()) {
       if (pending.conversationId === conversation.id) this.#echo(conversation, pending);
     }
+  }
+
+  /** Merges a view that knows all that was confirmed, unless a newer one has been asked for. */
+  async #fetch(conversation: Conversation, id: string): Promise<void> {
+    const load = conversation.nextLoad();
+    let view, confirmed;
+    do {
+      confirmed = conversation.confirmed;
+      view = await http.getConversation(id);
+    } while (confirmed !== conversation.confirmed);
+    if (conversation.isLatest(load)) conversation.merge(view);
   }
 
   /** An answer that is under way at the server and not followed here is followed from its first piece. */

@@ -23,6 +23,10 @@ export class Conversation {
   leafId = $state.raw<string | null>(null);
   path = $derived(pathTo(this.tree, this.leafId));
 
+  /** How many requests the server has confirmed: a view asked for before the last one may lack it. */
+  confirmed = 0;
+
+  #loads = 0;
   #chosen = new Map<string | null, string>();
   #echoes = new Map<string, Echo>();
 
@@ -35,6 +39,16 @@ export class Conversation {
   get lastAnswer(): Message | null {
     const last = this.path.at(-1);
     return last?.role === "assistant" ? last : null;
+  }
+
+  /** A view is asked for; only that of the latest asking may be merged. */
+  nextLoad(): number {
+    this.#loads += 1;
+    return this.#loads;
+  }
+
+  isLatest(load: number): boolean {
+    return load === this.#loads;
   }
 
   /** Takes the server's view over. Messages that are still an echo, or being written, stay. */
@@ -79,6 +93,7 @@ export class Conversation {
   confirm(created: ResponseCreated): Message {
     const echo = this.#echoes.get(created.idempotency_key);
     this.#echoes.delete(created.idempotency_key);
+    this.confirmed += 1;
     this.id = created.conversation_id;
     const twin = this.tree.byId.get(created.message_id);
     if (echo && (!twin || twin === echo.answer)) return this.#adopt(echo, created);

@@ -1,5 +1,5 @@
 import { t } from "../text/strings";
-import type { ConversationHead, ConversationUpdated } from "../wire/events";
+import type { ConversationHead, ConversationPage, ConversationUpdated } from "../wire/events";
 import * as http from "../wire/http";
 import type { Notices } from "./notices.svelte";
 
@@ -12,6 +12,7 @@ export class Library {
   #heads = $state.raw<readonly ConversationHead[]>([]);
   #hidden = $state.raw<ReadonlySet<string>>(new Set());
   #cursor: string | null = null;
+  #updates = 0;
   items = $derived(this.#heads.filter((head) => !this.#hidden.has(head.id)));
 
   constructor(private readonly notices: Notices) {}
@@ -30,6 +31,7 @@ export class Library {
   }
 
   update(event: ConversationUpdated): void {
+    this.#updates += 1;
     const known = this.#heads.find((head) => head.id === event.conversation_id);
     this.#upsert([
       {
@@ -74,8 +76,10 @@ export class Library {
 
   async #read(before: string | null): Promise<void> {
     if (this.#heads.length === 0) this.state = "loading";
+    const updates = this.#updates;
     try {
       const page = await http.listConversations(PAGE, before);
+      if (before === null && updates === this.#updates) this.#dropAbove(page);
       this.#upsert(page.conversations);
       if (before !== null || this.#cursor === null) this.#cursor = page.next;
       this.more = this.#cursor !== null;
@@ -84,6 +88,12 @@ export class Library {
       if (!(error instanceof http.ApiError)) throw error;
       this.state = this.#heads.length > 0 ? "ready" : "failed";
     }
+  }
+
+  /** Forgets what the first page would show and does not: it was deleted elsewhere. */
+  #dropAbove(page: ConversationPage): void {
+    const oldest = page.next === null ? "" : (page.conversations.at(-1)?.updated_at ?? "");
+    this.#heads = this.#heads.filter((head) => head.updated_at < oldest);
   }
 
   #upsert(heads: readonly ConversationHead[]): void {
