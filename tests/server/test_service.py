@@ -35,7 +35,7 @@ from chatd.store.records import (
     chain_key,
 )
 from chatd.store.store import Store
-from tests.support.chat_lab import ME, ChatLab, chat_lab, read_to_end, saying, until
+from tests.support.chat_lab import ME, Answer, ChatLab, chat_lab, read_to_end, saying, until
 from tests.support.engines import TURN_END, Gate
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 3
@@ -130,6 +130,26 @@ async def test_the_next_turn_reuses_every_token_that_has_kv(lab: ChatLab) -> Non
     assert second.record.prompt_len > second.record.gpu_hit
     third = await lab.ask("three", conversation_id=first.started.conversation_id, **params(max_tokens=30))
     assert third.record.gpu_hit == second.record.prompt_len + second.record.output_tokens - 1
+
+
+async def stored_len(lab: ChatLab, answer: Answer) -> int:
+    """Ids stored from the root down to an answer: by the law, just what the engine saw."""
+    path = await lab.store.path_to(ME, answer.started.message_id)
+    return sum(len(message.token_ids or ()) for message in path)
+
+
+async def test_stored_ids_join_to_what_the_engine_saw(lab: ChatLab) -> None:
+    system = await lab.store.create_conversation(ME, system="Be brief.")
+    said = ["one"]
+    for text in ("two", "three", "four"):
+        session = await lab.ask(text, conversation_id=system.id, **params(max_tokens=9))
+        stateless = await lab.ask("", messages=history(*said), **params(max_tokens=9))
+        said += [stateless.text, text]
+        for answer in (session, stateless):
+            seen = answer.record.prompt_len + answer.record.output_tokens
+            assert await stored_len(lab, answer) == seen
+    again = await lab.ask("", kind="continue", target_id=session.started.message_id, **params(max_tokens=9))
+    assert await stored_len(lab, again) == again.record.prompt_len + again.record.output_tokens
 
 
 async def test_edit_and_regenerate_make_siblings(lab: ChatLab) -> None:
