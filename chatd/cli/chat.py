@@ -168,13 +168,13 @@ def _converse(runner: asyncio.Runner, talk: Talk, console: Console, *, as_json: 
 
     prompt = "" if as_json else "> "
     with contextlib.suppress(EOFError, KeyboardInterrupt):
-        while _obey(runner, talk, _next_message(prompt, console), console, as_json=as_json):
+        while _obey(runner, talk, next_message(prompt, console), console, as_json=as_json):
             pass
     console.print()
     return 0
 
 
-def _next_message(prompt: str, console: Console) -> str:
+def next_message(prompt: str, console: Console) -> str:
     """What the person types. The first Ctrl-C clears the line, the second is raised."""
     try:
         return _read_message(prompt)

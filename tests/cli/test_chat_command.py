@@ -1,12 +1,16 @@
 """``chatd chat`` in a terminal and in a pipe, against a server that follows a script."""
 
 import asyncio
+import builtins
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from chatd.cli.chat import next_message
 from chatd.server.protocol import (
     Error,
     Failure,
@@ -179,12 +183,36 @@ async def test_ctrl_c_stops_the_answer_and_the_conversation_goes_on() -> None:
         person.type("Shorter\n")
         await person.until("Sure.")
         await person.until("> ")
-        person.press_ctrl_c()
-        await person.until("Ctrl-C again, or Ctrl-D, leaves")
         person.type("\x04")
         assert await person.exit_code() == 0
     assert server.received[2] == {"type": "response.cancel", "response_id": "r1"}
     assert server.received[3]["conversation_id"] == "c1"
+
+
+@pytest.mark.parametrize(
+    ("keys", "left"), [(["^C", "Hi"], False), (["^C", "^C"], True), (["^C", "^D"], True)]
+)
+def test_ctrl_c_at_the_prompt_leaves_at_the_second_time(
+    monkeypatch: pytest.MonkeyPatch, keys: list[str], left: bool
+) -> None:
+    """Not in a terminal: CPython loses an interrupt that comes between the prompt and the first key."""
+    pressed = {"^C": KeyboardInterrupt, "^D": EOFError}
+    script = iter(keys)
+
+    def typed(prompt: str) -> str:
+        key = next(script)
+        if key in pressed:
+            raise pressed[key]
+        return key
+
+    monkeypatch.setattr(builtins, "input", typed)
+    console = Console(file=(out := io.StringIO()))
+    if left:
+        with pytest.raises((KeyboardInterrupt, EOFError)):
+            next_message("> ", console)
+    else:
+        assert next_message("> ", console) == "Hi"
+    assert "Ctrl-C again" in out.getvalue()
 
 
 async def test_a_second_ctrl_c_leaves_a_server_that_does_not_answer() -> None:
