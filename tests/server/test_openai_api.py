@@ -362,21 +362,21 @@ async def test_m3_unbounded_lists(site: Site, unbounded: dict[str, bytes]) -> No
 def test_m3_refusals_are_cheap(unbounded: dict[str, bytes], name: str) -> None:
     body = unbounded[name]
 
-    def refuse() -> None:
-        asked = decode_request(body)
-        asked.turns()
-        parse_params(asked.params(), vocab_size=1000, new_seed=lambda: 1)
+    def refuse() -> float:
+        began = time.thread_time()
+        with pytest.raises(ChatdError):  # noqa: PT012 - which of the steps refuses is not the point
+            asked = decode_request(body)
+            asked.turns()
+            parse_params(asked.params(), vocab_size=1000, new_seed=lambda: 1)
+        return time.thread_time() - began
 
     tracemalloc.start()
-    with pytest.raises(ChatdError):
-        refuse()
+    refuse()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak <= 10_000_000
-    began = time.thread_time()
-    with pytest.raises(ChatdError):
-        refuse()
-    assert time.thread_time() - began <= 0.05
+    # The best of three: a collection of what other tests left may fall into any of them.
+    assert min(refuse() for _ in range(3)) <= 0.05
 
 
 async def test_the_client_sees_its_own_error_types(site: Site) -> None:
