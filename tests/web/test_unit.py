@@ -1,5 +1,6 @@
 """The page's own unit tests and its type check, run by Node from PyPI."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def test_npm(program: tuple[str, str], build_hook: BuildHook) -> None:
     done = subprocess.run(
         [node, Path("node_modules") / script, argument],
         cwd=WEB,
+        env={**os.environ, "NO_COLOR": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -192,6 +192,7 @@ export class Chat {
     if (before === "lost" && state === "open") this.notices.say(t.connected);
     if (state !== "lost") return;
     if (before === "open") this.notices.say(t.reconnecting);
+    this.draining = false;
     this.session = this.session && { ...this.session, model: null };
     this.health.doubt();
   }
