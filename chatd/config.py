@@ -21,9 +21,9 @@ from chatd.config_kinds import (
     Choice,
     Kind,
     Many,
+    Number,
     OrAuto,
     PathTo,
-    Seconds,
     Size,
     Switch,
     Text,
@@ -81,6 +81,9 @@ class Settings:
     ] = AUTO
     step_tokens: Annotated[int, Whole(1, 1 << 16), "Most tokens the model computes in one step"] = 512
     max_running: Annotated[int, Whole(1, 4096), "Most answers generated at the same time"] = 64
+    temperature: Annotated[
+        float, Number(0, 2, "T", "a number"), "Of requests that name none; 0 always takes the likeliest token"
+    ] = 0.3
     no_prefix_cache: Annotated[
         bool, Switch(), "Compute every prompt from its first token (to measure against)"
     ] = False
@@ -106,9 +109,9 @@ class Settings:
     data_dir: Annotated[Path, PathTo("FOLDER"), "Conversations, bills and the lock; one server at a time"] = (
         field(default_factory=default_data_dir)
     )
-    grace: Annotated[float, Seconds(0, 86400), "How long an answer goes on after its last reader left"] = 60.0
+    grace: Annotated[float, Number(0, 86400), "How long an answer goes on after its last reader left"] = 60.0
     drain_timeout: Annotated[
-        float, Seconds(0, 3600), "How long a stopping server lets running answers finish"
+        float, Number(0, 3600), "How long a stopping server lets running answers finish"
     ] = 5.0
 
 

@@ -82,10 +82,13 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Seconds:
+class Number:
+    """``wanted`` says in words what is counted."""
+
     low: float
     high: float
     metavar: str = "SECONDS"
+    wanted: str = "a number of seconds"
 
     def parse(self, raw: object) -> float:
         value = (
@@ -96,7 +99,7 @@ class Seconds:
             or not isinstance(value, int | float)
             or not self.low <= value <= self.high
         ):
-            raise ValueError(f"but a number of seconds from {self.low:g} to {self.high:g} is wanted")
+            raise ValueError(f"but {self.wanted} from {self.low:g} to {self.high:g} is wanted")
         return float(value)
 
 

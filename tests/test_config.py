@@ -79,6 +79,7 @@ def test_unknown_keys_name_the_nearest_known(
         ("device", "tpu", "auto, cpu or cuda"),
         ("weights", "int4", "cannot do yet"),
         ("weights", 4, "auto, bf16 or fp32"),
+        ("temperature", "2.1", "0 to 2"),
         ("drain_timeout", "nan", "seconds"),
         ("drain_timeout", float("inf"), "seconds"),
         ("no_prefix_cache", "maybe", "true or false"),

@@ -71,7 +71,13 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
     )
     engine = Engine(scheduler, runner, post)
     backend = Backend(
-        tokenizer, template, engine, model_name(file.path), context_length, file.config.vocab_size
+        tokenizer,
+        template,
+        engine,
+        model_name(file.path),
+        context_length,
+        file.config.vocab_size,
+        settings.temperature,
     )
     return Loaded(backend, engine, plan, str(device), str(dtype).removeprefix("torch."))
 

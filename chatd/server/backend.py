@@ -24,7 +24,7 @@ class EngineHandle(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A loaded model and its engine. Lengths in tokens."""
+    """A loaded model and its engine. Lengths in tokens; ``temperature`` is for requests that name none."""
 
     tokenizer: Tokenizer
     template: ChatTemplate
@@ -32,6 +32,7 @@ class Backend:
     model_name: str
     context_length: int
     vocab_size: int
+    temperature: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

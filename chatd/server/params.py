@@ -53,13 +53,14 @@ NAMES = frozenset({*NUMBERS, *INTEGERS, *OTHERS})
 
 
 def parse_params(
-    params: Mapping[str, object], *, vocab_size: int, new_seed: Callable[[], int]
+    params: Mapping[str, object], *, vocab_size: int, new_seed: Callable[[], int], temperature: float = 1.0
 ) -> RequestParams:
-    """Check ``params``. ``new_seed`` draws a seed (0..2^63-1) for a request that names none."""
+    """Check ``params``. ``temperature`` and ``new_seed`` (0..2^63-1) are for a request that names none."""
     for name in params:
         if name not in NAMES:
             raise InvalidParameter(f"Unknown parameter {_shown(name)}.", param=_shown(name))
-    given = {name: value for name, value in params.items() if value is not None}
+    given: dict[str, object] = {"temperature": temperature}
+    given |= {name: value for name, value in params.items() if value is not None}
     sampling = SamplingParams(
         **{name: _number(name, given[name], NUMBERS[name]) for name in NUMBERS if name in given},
         top_k=_integer("top_k", given.get("top_k", 0), 0, vocab_size),
