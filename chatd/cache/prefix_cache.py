@@ -103,7 +103,7 @@ class PrefixCache:
         """Pin the longest cached prefix of ``ids``: ``cached_len`` is at most ``len(ids) - 1``.
 
         Where the match ends inside a page, its slots are to be copied into a page of the lease (``copy``);
-        if no page can be had for that, ``cached_len`` is rounded down to whole pages. Only what was matched
+        if no page can be had for that, ``cached_len`` ends where whole pages do. Only what was matched
         counts as used. The lease must be ended by `release` or `purge`.
         """
         key = pack(ids)
@@ -112,7 +112,6 @@ class PrefixCache:
         if match.full_len < node.end_len:
             node = self._tree.split(node, (match.full_len - node.start_len) // self.page_size)
         self._tree.lock(node)
-        self._tree.touch(node)
         self._serial += 1
         lease = Lease(
             namespace=namespace,

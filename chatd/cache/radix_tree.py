@@ -82,7 +82,7 @@ class RadixTree:
             node = node.parent
         best = self._inside_page(node, turn_len, namespace, key, limit_len)
         for above in [*self.path(node), self.root]:
-            if above.end_len <= turn_len and above.end_len % CROSSING_LEN == 0:
+            if above.end_len <= turn_len:
                 last, full_len = self._descend(above, namespace, key, limit_len)
                 found = self._inside_page(last, full_len, namespace, key, limit_len)
                 if (found.total_len, found.full_len) > (best.total_len, best.full_len):
@@ -117,9 +117,7 @@ class RadixTree:
         if full_len < node.end_len:
             at = (full_len - node.start_len) * ID_BYTES
             return Match(node, full_len, node, common_len(node.key[at : at + self.page_bytes], want))
-        owners = [node.namespace]
-        if node.namespace == SHARED and node.end_len % CROSSING_LEN == 0:
-            owners.append(namespace)
+        owners = dict.fromkeys([node.namespace, namespace])
         best = Match(node, full_len, node, 0)
         for child in (child for owner in owners for child in node.closest(owner, want)):
             slots = common_len(child.key[: self.page_bytes], want)
