@@ -11,6 +11,7 @@ from chatd.cli.chat_client import Heard, Waiting
 from chatd.cli.money import short
 from chatd.server.protocol import (
     AnyEnding,
+    ResponseCreated,
     ResponseDelta,
     ResponseFailed,
     ResponseIncomplete,
@@ -52,6 +53,8 @@ class PlainScreen:
             self._at_start = event.delta.endswith("\n")
         elif isinstance(event, ResponseFailed):
             self.note(failure(event))
+        elif isinstance(event, ResponseCreated) and event.dropped_turns:
+            self.note(shortened(event))
 
     def note(self, text: str) -> None:
         print(text, file=self._err)
@@ -92,6 +95,8 @@ class TerminalScreen:
 
     def heard(self, event: Heard) -> None:
         match event:
+            case ResponseCreated() if event.dropped_turns:
+                self.note(shortened(event))
             case ResponseQueued(position=position):
                 self._say(f"waiting: number {position} in the queue")
             case ResponsePrefill() if event.done < event.total:
@@ -138,7 +143,12 @@ class TerminalScreen:
             self._console.print(failure(event), style="red", markup=False, highlight=False)
         elif isinstance(event, ResponseIncomplete):
             self._console.print("Cut off at the length limit; /continue goes on.", style="yellow")
-        self._console.print(bill(event), style="dim", markup=False, highlight=False)
+        self._console.print(bill(event) + "\n", style="dim", markup=False, highlight=False)
+
+
+def shortened(event: ResponseCreated) -> str:
+    turns = "turn" if event.dropped_turns == 1 else f"{event.dropped_turns:,} turns"
+    return f"The oldest {turns} of this conversation no longer fit: the model does not see them."
 
 
 def failure(event: ResponseFailed) -> str:
@@ -155,6 +165,7 @@ def bill(event: AnyEnding) -> str:
         "" if timings.ttft_ms is None else f"first token {timings.ttft_ms / 1000:.2f} s",
         "" if timings.tokens_per_s is None else f"{timings.tokens_per_s:.1f} tokens/s",
         f"{short(cost.total_nano)} {cost.currency}",
+        f"{round(100 * cost.saved_nano / cost.without_cache_nano)} % saved" if cost.saved_nano > 0 else "",
     ]
     return " · ".join(part for part in parts if part)
 

@@ -44,7 +44,7 @@ class Started:
     """``replay``: the key was used before and these are the ids of that time; nothing new runs.
 
     ``dropped_turns`` of the oldest turns were left out of the prompt (``truncation: "auto"``).
-    ``miss`` says why earlier ids could not be kept, if so (see `PromptPlan.miss`).
+    ``miss`` says why earlier ids could not be kept, if so (see `PromptPlan.miss`). A replay repeats both.
     """
 
     response_id: ResponseId

@@ -28,6 +28,7 @@ from chatd.server.commands import CreateCommand, Started
 from chatd.server.http import json_response, read_body
 from chatd.server.protocol_tables import error_classes
 from chatd.server.state import AppState, Service
+from chatd.server.views import history_of
 from chatd.store.records import ResponseRecord, ResponseStatus
 
 KEEP_ALIVE_S = 15.0
@@ -283,12 +284,7 @@ def _usage(record: ResponseRecord) -> wire.Usage:
 
 def _dropped_turns(record: ResponseRecord) -> int | msgspec.UnsetType:
     """What ``truncation: "auto"`` left out, if anything."""
-    params = msgspec.json.decode(record.params_json, type=_Dropped)
-    return params.dropped_turns or msgspec.UNSET
-
-
-class _Dropped(msgspec.Struct):
-    dropped_turns: int = 0
+    return history_of(record).dropped_turns or msgspec.UNSET
 
 
 def _error_body(error: ChatdError) -> wire.ErrorBody:

@@ -14,6 +14,7 @@ from chatd.server.commands import CreateCommand, Started
 from chatd.server.params import MAX_SEED, RequestParams, check_text, parse_params
 from chatd.server.prompt import Prompt, new_messages
 from chatd.server.turns import Place
+from chatd.server.views import history_of
 from chatd.store.records import BegunResponse, NewResponse
 
 
@@ -36,7 +37,7 @@ class Planned:
     max_tokens: int
 
 
-def check_command(namespace: Namespace, command: CreateCommand, vocab_size: int) -> Asked:
+def check_command(namespace: Namespace, command: CreateCommand, backend: Backend) -> Asked:
     """Raises InvalidParameter for a wrong value and for a message without text."""
     if command.messages is not None and not command.messages:
         raise InvalidParameter("messages is empty.", param="messages")
@@ -45,7 +46,12 @@ def check_command(namespace: Namespace, command: CreateCommand, vocab_size: int)
     check_text(command.input, "input")
     for turn in command.messages or ():
         check_text(turn.text, "messages")
-    params = parse_params(command.params, vocab_size=vocab_size, new_seed=lambda: secrets.randbelow(MAX_SEED))
+    params = parse_params(
+        command.params,
+        vocab_size=backend.vocab_size,
+        temperature=backend.temperature,
+        new_seed=lambda: secrets.randbelow(MAX_SEED),
+    )
     return Asked(namespace, command, params, _digest(command))
 
 
@@ -83,16 +89,17 @@ def submit_of(response_id: ResponseId, asked: Asked, planned: Planned, backend: 
     )
 
 
-def started_of(begun: BegunResponse, prompt: Prompt | None = None) -> Started:
-    """What the caller is told; ``prompt`` if it was made now."""
+def started_of(begun: BegunResponse) -> Started:
+    """What the caller is told, now and each time the same key asks again."""
+    history = history_of(begun.response)
     return Started(
         response_id=begun.response.id,
         conversation_id=begun.conversation_id,
         user_message_id=begun.user_message_id,
         message_id=begun.message_id,
         replay=begun.replay,
-        dropped_turns=prompt.dropped_turns if prompt is not None else 0,
-        miss=prompt.miss if prompt is not None else "",
+        dropped_turns=history.dropped_turns,
+        miss=history.miss,
     )
 
 

@@ -162,13 +162,17 @@ class SessionCreated(ServerFrame, frozen=True, tag="session.created"):
 
 
 class ResponseCreated(ServerFrame, frozen=True, tag="response.created"):
-    """The request was accepted and stored; exactly one ending will follow."""
+    """The request was accepted and stored; exactly one ending will follow. ``dropped_turns`` of the oldest
+    turns were left out of the prompt (`truncation: "auto"`); ``miss`` says why ids of earlier turns could not
+    be reused ("" if they were), such as `template_rewrote:3`."""
 
     response_id: str
     idempotency_key: str
     conversation_id: str
     user_message_id: str | None
     message_id: str
+    dropped_turns: int
+    miss: str
 
 
 class ResponseQueued(ServerFrame, frozen=True, tag="response.queued"):

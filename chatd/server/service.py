@@ -178,7 +178,7 @@ class ChatService:
         Cancelled, it leaves either nothing, or a response that is stored and submitted, which the
         same key finds again and which ends after its grace if nobody does.
         """
-        asked = check_command(ns, command, self.backend.vocab_size)
+        asked = check_command(ns, command, self.backend)
         if (replayed := await self._replayed(asked)) is not None:
             return replayed
         self._refuse_if_unable()
@@ -299,7 +299,7 @@ class ChatService:
         live.conversation_id = None if new.hidden else begun.conversation_id
         self._submit(live, asked, planned)
         self._hub.await_reader(live)
-        return started_of(begun, planned.prompt)
+        return started_of(begun)
 
     def _submit(self, live: LiveResponse, asked: Asked, planned: Planned) -> None:
         engine = self.backend.engine

@@ -194,10 +194,14 @@ class Session:
         conversation_id: str,
         user_message_id: str | None,
         message_id: str,
+        dropped_turns: int = 0,
+        miss: str = "",
     ) -> list[Effect]:
         """`Start` succeeded (or named a response that was there before)."""
         key = self._pending.pop(ticket).idempotency_key
-        created = wire.ResponseCreated(response_id, key, conversation_id, user_message_id, message_id)
+        created = wire.ResponseCreated(
+            response_id, key, conversation_id, user_message_id, message_id, dropped_turns, miss
+        )
         if (listening := self._listening.get(response_id)) is not None:
             listening.created, listening.conversation_id = True, conversation_id
             return [Send(created)]

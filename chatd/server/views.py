@@ -2,6 +2,7 @@
 
 from typing import assert_never, cast
 
+import msgspec
 from msgspec import UNSET, Struct
 
 from chatd import errors
@@ -83,6 +84,18 @@ def cost_of(record: ResponseRecord) -> wire.Cost:
     )
 
 
+class History(Struct, frozen=True):
+    """What became of the earlier turns in a response's prompt; fields as in `wire.ResponseCreated`."""
+
+    dropped_turns: int = 0
+    miss: str = ""
+
+
+def history_of(record: ResponseRecord) -> History:
+    """As it was noted when the prompt was made."""
+    return msgspec.json.decode(record.params_json, type=History)
+
+
 class ConversationBrief(Struct, frozen=True):
     """One line of the list. Times are RFC 3339, UTC."""
 
@@ -103,6 +116,8 @@ class MessageResponse(Struct, frozen=True):
     timings: wire.Timings
     cost: wire.Cost
     error: wire.Failure | None
+    dropped_turns: int
+    miss: str
 
 
 class MessageFull(Struct, frozen=True):
@@ -141,6 +156,8 @@ class ResponseFull(Struct, frozen=True):
     timings: wire.Timings
     cost: wire.Cost
     error: wire.Failure | None
+    dropped_turns: int
+    miss: str
     created_at: str
     ended_at: str | None
 
@@ -190,6 +207,7 @@ def _message_of(view: MessageView) -> MessageFull:
 
 
 def _message_response_of(record: ResponseRecord) -> MessageResponse:
+    history = history_of(record)
     return MessageResponse(
         response_id=record.id,
         status=record.status,
@@ -198,10 +216,13 @@ def _message_response_of(record: ResponseRecord) -> MessageResponse:
         timings=timings_of(record),
         cost=cost_of(record),
         error=failure_of(record),
+        dropped_turns=history.dropped_turns,
+        miss=history.miss,
     )
 
 
 def response_of(record: ResponseRecord) -> ResponseFull:
+    history = history_of(record)
     return ResponseFull(
         response_id=record.id,
         conversation_id=record.conversation_id,
@@ -215,6 +236,8 @@ def response_of(record: ResponseRecord) -> ResponseFull:
         timings=timings_of(record),
         cost=cost_of(record),
         error=failure_of(record),
+        dropped_turns=history.dropped_turns,
+        miss=history.miss,
         created_at=rfc3339(record.opened_at),
         ended_at=None if record.ended_at is None else rfc3339(record.ended_at),
     )

@@ -258,6 +258,8 @@ class Pump:
                             conversation_id=started.conversation_id,
                             user_message_id=started.user_message_id,
                             message_id=started.message_id,
+                            dropped_turns=started.dropped_turns,
+                            miss=started.miss,
                         )
                     )
 

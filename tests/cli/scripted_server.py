@@ -89,8 +89,8 @@ class ScriptedServer:
         return socket.respond(status, json.dumps(page))
 
 
-def created(key: str, response_id: str = "r1") -> ResponseCreated:
-    return ResponseCreated(response_id, key, "c1", "m1", "m2")
+def created(key: str, response_id: str = "r1", dropped_turns: int = 0) -> ResponseCreated:
+    return ResponseCreated(response_id, key, "c1", "m1", "m2", dropped_turns, "")
 
 
 def delta(seq: int, text: str, response_id: str = "r1", from_seq: int | None = None) -> ResponseDelta:

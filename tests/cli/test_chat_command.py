@@ -40,11 +40,12 @@ async def greets(peer: Peer) -> None:
     await peer.say(SessionCreated("s1", "SmolLM2", 8192, "0.1.0", 15.0, "CNY"))
 
 
-def answers(*texts: str, end: Any = None) -> Part:
+def answers(*texts: str, end: Any = None, dropped_turns: int = 0) -> Part:
     async def part(peer: Peer) -> None:
         frame = await peer.take()
         pieces = [delta(seq, text) for seq, text in enumerate(texts, 1)]
-        await peer.say(created(frame["idempotency_key"]), *pieces, end or ending())
+        begun = created(frame["idempotency_key"], dropped_turns=dropped_turns)
+        await peer.say(begun, *pieces, end or ending())
 
     return part
 
@@ -55,6 +56,15 @@ async def test_a_pipe_gets_the_answer_and_nothing_else() -> None:
     assert (code, out, err) == (0, "Because of Rayleigh.\n", "")
     assert server.received[0]["input"] == "Why is the sky blue?"
     assert "conversation_id" not in server.received[0]
+
+
+async def test_a_pipe_is_told_of_turns_that_were_left_out() -> None:
+    parts = answers("Yes.", dropped_turns=1), answers("No.", dropped_turns=3)
+    async with ScriptedServer(*parts, pages=READY) as server:
+        for text, turns in (("Yes.\n", "The oldest turn of"), ("No.\n", "The oldest 3 turns of")):
+            code, out, err = await piped(["chat", "--url", server.url], "More?")
+            assert (code, out) == (0, text)
+            assert err.startswith(turns)
 
 
 async def test_a_pipe_can_go_on_with_a_conversation() -> None:
@@ -142,7 +152,9 @@ async def test_a_conversation_in_a_terminal() -> None:
         person.type("Hi\n")
         await person.until("Hello \ufffd[31mthere")
         await person.until("/continue")
-        await person.until("44 in (40 reused) · 9 out · first token 0.21 s · 24.1 tokens/s · 0.000069 CNY")
+        await person.until(
+            "44 in (40 reused) · 9 out · first token 0.21 s · 24.1 tokens/s · 0.000069 CNY · 14 % saved"
+        )
         for typed, shown in [
             ("/continue\n", "More."),
             ("/retry\n", "Again."),

@@ -109,7 +109,10 @@ async def test_an_answer_and_its_bill(data_dir: Path) -> None:
             "completed",
         )
         [wrote] = assistant["responses"]
-        assert set(wrote) == {"response_id", "status", "finish_reason", "usage", "timings", "cost", "error"}
+        history = {"dropped_turns", "miss"}
+        figures = {"response_id", "status", "finish_reason", "usage", "timings", "cost", "error"}
+        assert set(wrote) == figures | history
+        assert (wrote["dropped_turns"], wrote["miss"]) == (0, "")
         assert whole["tip_id"] == assistant["id"] == created.message_id
         report = (await http.get("/report")).json()
         [session] = report["sessions"]

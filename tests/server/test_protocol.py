@@ -297,7 +297,7 @@ def test_server_events_go_round() -> None:
         timings=timings, cost=cost, error=wire.Failure("bad_logits", "no", False),
     )  # fmt: skip
     assert wire.decode_server(wire.encode(failed)) == failed
-    created = wire.ResponseCreated("r", "k", "c", None, "m")
+    created = wire.ResponseCreated("r", "k", "c", None, "m", 1, "template_rewrote:2")
     assert json.loads(wire.encode(created))["user_message_id"] is None
     assert wire.decode_server(wire.encode(created)) == created
     delta = wire.ResponseDelta("r", 1, 2, "héllo 😀")

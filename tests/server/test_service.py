@@ -290,6 +290,11 @@ async def test_l2_truncation_drops_whole_turns_and_says_so(data_dir: Path) -> No
         answer = await lab.ask("9" * 40, conversation_id=at, **auto)
         assert answer.started.dropped_turns >= 1
         assert f'"dropped_turns":{answer.started.dropped_turns}' in answer.record.params_json
+        asked = {"conversation_id": at, "idempotency_key": "k", **auto}
+        first, replay = [await lab.create("9" * 40, **asked) for _ in range(2)]
+        assert replay.replay
+        assert replay.dropped_turns == first.dropped_turns >= 1
+        await lab.read(first)
         assert answer.record.prompt_len < 300
         again = await lab.ask("8" * 40, conversation_id=at, **auto)
         assert again.started.dropped_turns > answer.started.dropped_turns

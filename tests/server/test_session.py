@@ -114,7 +114,7 @@ def test_m1_a_bad_frame_is_one_error_and_nothing_else() -> None:
 def test_an_answer_from_create_to_ending() -> None:
     session = ready()
     effects = start(session, "r")
-    assert effects == [Send(wire.ResponseCreated("r", "k", "c", "u", "m")), Listen("r", 0)]
+    assert effects == [Send(wire.ResponseCreated("r", "k", "c", "u", "m", 0, "")), Listen("r", 0)]
     queued, prefill = wire.ResponseQueued("r", 1), wire.ResponsePrefill("r", 5, 0, 0, 5, 5)
     assert session.status(queued) == [Send(queued)]
     assert session.status(prefill) == [Send(prefill)]
@@ -128,6 +128,17 @@ def test_an_answer_from_create_to_ending() -> None:
         session.ended(ending("r", 3, kind=2)),
     ):
         assert late == []
+
+
+def test_what_became_of_the_history_is_said_at_once() -> None:
+    session = ready()
+    [asked] = session.frame(frame(wire.ResponseCreate("k", "hi")))
+    assert isinstance(asked, Start)
+    effects = session.started(
+        asked.ticket, response_id="r", conversation_id="c", user_message_id="u", message_id="m",
+        dropped_turns=2, miss="template_rewrote:3",
+    )  # fmt: skip
+    assert events(effects) == [wire.ResponseCreated("r", "k", "c", "u", "m", 2, "template_rewrote:3")]
 
 
 def test_a_refused_create_is_one_error_with_its_key() -> None:
@@ -148,7 +159,7 @@ def test_q2_the_same_key_ten_times_is_heard_once() -> None:
         effects = session.started(
             one.ticket, response_id="r", conversation_id="c", user_message_id="u", message_id="m"
         )
-        assert events(effects) == [wire.ResponseCreated("r", "k", "c", "u", "m")]
+        assert events(effects) == [wire.ResponseCreated("r", "k", "c", "u", "m", 0, "")]
         listens += len(effects) - 1
     assert listens == 1
     assert session.delta(delta("r", 1, 1)) == [Send(delta("r", 1, 1))]

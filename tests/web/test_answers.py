@@ -3,6 +3,8 @@
 import pytest
 from playwright.sync_api import expect
 
+from chatd.ids import ConversationId
+from chatd.server.state import LOCAL
 from tests.web.chat_page import ChatPage
 from tests.web.page_server import PageServer
 
@@ -122,3 +124,14 @@ def test_a_request_that_is_refused_comes_back_to_the_composer(chat: ChatPage) ->
     expect(chat.composer).to_have_value("far too long " * 400)
     expect(chat.questions).to_have_count(1)
     assert len(chat.messages()) == 2
+
+
+def test_an_answer_says_how_many_turns_the_model_did_not_see(server: PageServer, chat: ChatPage) -> None:
+    chat.ask("first " + "x" * 1500)
+    note = chat.answer.locator("[data-note=dropped]")
+    expect(note).to_have_count(0)
+    at = ConversationId(chat.conversation_id)
+    params = {"truncation": "auto"}
+    server.wait_for(server.lab.ask("y" * 1500, ns=LOCAL, conversation_id=at, params=params))
+    expect(chat.answers).to_have_count(2)
+    expect(note).to_contain_text("The oldest turn of this conversation no longer fit")

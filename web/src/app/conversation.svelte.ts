@@ -91,6 +91,12 @@ export class Conversation {
 
   /** The server has taken the request: the echo gets its ids. Returns the message being answered. */
   confirm(created: ResponseCreated): Message {
+    const message = this.#placed(created);
+    message.droppedTurns = created.dropped_turns;
+    return message;
+  }
+
+  #placed(created: ResponseCreated): Message {
     const echo = this.#echoes.get(created.idempotency_key);
     this.#echoes.delete(created.idempotency_key);
     this.confirmed += 1;

@@ -19,6 +19,8 @@ function created(key: string, userId: string | null, answerId: string): Response
     conversation_id: "c",
     user_message_id: userId,
     message_id: answerId,
+    dropped_turns: 0,
+    miss: "",
   };
 }
 
@@ -41,6 +43,16 @@ describe("Conversation", () => {
     expect(ids(conversation)).toEqual(["u1", "a1", "u2", "a2"]);
     expect(conversation.path.map((each) => each.key)).toEqual(keys);
     expect(answer).toBe(conversation.path.at(-1));
+  });
+
+  it("says how many turns the model did not see, live and from history", () => {
+    const conversation = loaded();
+    conversation.echo({ key: "k", request: { input: "more", parent_id: "a1" }, conversationId: "c" });
+    const answer = conversation.confirm({ ...created("k", "u2", "a2"), dropped_turns: 2 });
+    expect(answer.droppedTurns).toBe(2);
+    answer.retract();
+    answer.refresh(message("a2", "u2", "yes"));
+    expect(answer.droppedTurns).toBe(0);
   });
 
   it("is as before when the server refuses", () => {

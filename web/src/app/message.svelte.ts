@@ -14,6 +14,8 @@ export class Message implements Node {
   responses = $state.raw<readonly ResponseSummary[]>([]);
   /** The response that is being written into this message. */
   live = $state.raw<Answer | null>(null);
+  /** So many of the oldest turns the model did not see when it wrote this. */
+  droppedTurns = $state(0);
   /** Stop was asked for and has not happened yet. */
   stopping = $state(false);
 
@@ -46,6 +48,7 @@ export class Message implements Node {
       return;
     }
     this.responses = view.responses;
+    this.droppedTurns = this.last?.dropped_turns ?? 0;
     if (view.text !== this.text) this.#replaceText(view.text);
   }
 
@@ -84,6 +87,7 @@ export class Message implements Node {
       timings: end.timings,
       cost: end.cost,
       error: end.error ?? null,
+      dropped_turns: this.droppedTurns,
     };
     this.responses = [...this.responses.filter((known) => known.response_id !== end.response_id), summary];
     this.live = null;

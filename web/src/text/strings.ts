@@ -74,6 +74,8 @@ const en = {
   starting: "Starting",
   stopping: "Stopping",
 
+  turnsLeftOut: (turns: number, count: string) =>
+    `${turns === 1 ? "The oldest turn" : `The oldest ${count} turns`} of this conversation no longer fit: the model did not see them.`,
   endedByLength: "The answer reached its length limit.",
   endedByCancel: "Stopped.",
   endedEmpty: "The answer is empty.",

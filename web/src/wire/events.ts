@@ -69,6 +69,10 @@ export interface ResponseCreated {
   conversation_id: string;
   user_message_id: string | null;
   message_id: string;
+  /** So many of the oldest turns were left out of the prompt. */
+  dropped_turns: number;
+  /** Why ids of earlier turns could not be reused; "" if they were. */
+  miss: string;
 }
 
 export interface ResponseQueued {
@@ -173,6 +177,7 @@ export interface ResponseSummary {
   timings: Timings;
   cost: Cost;
   error: WireError | null;
+  dropped_turns: number;
 }
 
 export type Role = "system" | "user" | "assistant";
