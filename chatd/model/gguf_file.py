@@ -142,7 +142,7 @@ def _check_kinds(header: GgufHeader) -> None:
     for kind in {info.kind: info for info in header.tensors.values()}:
         quant = GGMLQuantizationType(kind)
         if quant.name in ("I8", "I16", "I32", "I64", "F64"):
-            raise ModelFileError(f"{header.path.name}: weights of the type {quant.name} are not supported")
+            raise ModelFileError(f"weights of the type {quant.name} are not supported")
         block = np.zeros((1, _block_bytes(kind)), np.uint8)
         try:
             dequantize(block, quant)

@@ -56,7 +56,7 @@ class GgufHeader:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             if size < 24:
-                raise ModelFileError(f"{path.name} is not a GGUF file: it is only {size} bytes long")
+                raise ModelFileError(f"not a GGUF file: it is only {size} bytes long")
             self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.path = path
         self._strings = self._numbers = self._text_bytes = 0
@@ -65,9 +65,7 @@ class GgufHeader:
         try:
             self._read(block_sizes)
         except struct.error:
-            raise ModelFileError(f"{path.name} ends in the middle of its header: it is cut short") from None
-        except ModelFileError as error:
-            raise ModelFileError(f"{path.name}: {error.message}") from None
+            raise ModelFileError("it ends in the middle of its header: it is cut short") from None
 
     def metadata(self, prefix: str = "") -> dict[str, object]:
         """All pairs whose key starts with ``prefix``, arrays as lists. Raises ModelFileError for bad text."""

@@ -1,9 +1,9 @@
 """Opening a model file (header only), then loading its weights."""
 
 import hashlib
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,6 +14,7 @@ from chatd.model.hf_folder import PICKLES, HfFolder
 from chatd.model.linear import multiplies_bf16
 from chatd.model.names import check_shapes
 from chatd.model.weights import Progress, Weights, read_weights
+from chatd.text.chat_template import ChatTemplate
 from chatd.text.tokenizer import Tokenizer
 
 WEIGHT_FORMS = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -33,20 +34,18 @@ class ModelFile:
         """The model's own tokenizer. Raises ModelFileError if it is missing or of an unknown kind."""
         return self.source.tokenizer()
 
-    def chat_template(self) -> Any:
+    def chat_template(self) -> ChatTemplate:
         """The model's chat template, vetted. Raises TemplateError, or ModelFileError if there is none."""
-        from chatd.text.chat_template import ChatTemplate
-
         source, bos, eos = self.source.chat_template()
         return ChatTemplate(source, bos=bos, eos=eos)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with the configuration, the tensors' names and shapes, and the weights themselves.
+        """Changes with the configuration, the tensors' names and sizes, and the weights; not with the name.
 
-        The ends and the middle of every tensor are read, not all of it: a file of 15 GB takes 0.1 s.
+        Only the ends and the middle of every tensor are read (SmolLM2: 5 ms).
         """
-        digest = hashlib.sha256(repr(self.config).encode())
+        digest = hashlib.sha256(repr(replace(self.config, name="")).encode())
         for name, path, begin, size in self.source.extents():
             digest.update(f"{name}:{size};".encode())
             with path.open("rb") as file:
@@ -59,30 +58,31 @@ class ModelFile:
 def open_model(path: Path) -> ModelFile:
     """Read and vet the header of a .gguf file or a Hugging Face folder; no weights.
 
-    Raises ModelFileError, saying what is wrong, within a second and without a large allocation.
+    Raises ModelFileError, naming the file and what is wrong, within a second and without a large
+    allocation.
     """
+    shown = str(path)[-200:]
     try:
-        source = _source(path)
+        source = _reader(path)(path)
+        check_shapes(source.config, source)
+    except ModelFileError as error:
+        raise ModelFileError(f"{shown}: {error.message}") from error
     except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
-    check_shapes(source.config, source)
+        raise ModelFileError(f"{shown} cannot be read: {error.strerror or error}") from error
     return ModelFile(path, source)
 
 
-def _source(path: Path) -> GgufFile | HfFolder:
+def _reader(path: Path) -> type[GgufFile] | type[HfFolder]:
+    suffix = path.suffix.lower()
     if path.is_dir():
-        return HfFolder(path)
-    if path.suffix.lower() in PICKLES:
-        raise ModelFileError(
-            f"{path.name} is a pickle, which can run code; give a .gguf file or a folder instead"
-        )
-    if path.suffix.lower() == ".safetensors":
-        raise ModelFileError(
-            f"{path.name} is one file of a model; give the folder that holds its config.json"
-        )
+        return HfFolder
+    if suffix in PICKLES:
+        raise ModelFileError("this is a pickle, which can run code; give a .gguf file or a folder instead")
+    if suffix == ".safetensors":
+        raise ModelFileError("this is a part of a model; give the folder that holds it and its config.json")
     if not path.is_file():
-        raise ModelFileError(f"there is no model file {path}")
-    return GgufFile(path)
+        raise ModelFileError("there is no such file")
+    return GgufFile
 
 
 def weights_dtype(form: str, device: torch.device) -> torch.dtype:

@@ -35,7 +35,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """``embedding`` ``[vocab, hidden]``; ``inverse_frequencies`` float32 ``[d / 2]``; all else in ``dtype``."""
+    """embedding ``[vocab, hidden]``; inverse_frequencies float32 ``[d / 2]``; all else in ``dtype``."""
 
     config: ModelConfig
     dtype: torch.dtype

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from chatd_kernels import load_backend
 
 from chatd.engine.batch import build_batch
 from chatd.engine.messages import SamplingParams
@@ -16,6 +15,7 @@ from chatd.model.decoder import Decoder
 from chatd.model.kv_pool import KVPool, bytes_per_token, plan_pages
 from chatd.model.load import load_weights, open_model
 from chatd.model.weights import Weights
+from chatd_kernels import load_backend
 
 GREEDY = SamplingParams(temperature=0.0)
 CPU = torch.device("cpu")
@@ -66,7 +66,9 @@ class Driver:
         for at in range(0, max(map(len, prompts)), chunk):
             live = [i for i, ids in enumerate(prompts) if at < len(ids)]
             ends = {i: min(at + chunk, len(prompts[i])) for i in live}
-            rows = [self.row(i, prompts[i], at, ends[i] - at, sample=ends[i] == len(prompts[i])) for i in live]
+            rows = [
+                self.row(i, prompts[i], at, ends[i] - at, sample=ends[i] == len(prompts[i])) for i in live
+            ]
             sampling = [i for i, row in zip(live, rows, strict=True) if row.sample]
             out |= dict(zip(sampling, self.runner.run(StepPlan([], rows)), strict=True))
         return [out[i] for i in range(len(prompts))]

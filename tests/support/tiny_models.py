@@ -24,6 +24,12 @@ TINY: dict[str, Any] = {
 }
 
 
+GGUF_PARTS = (
+    *("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output"),
+    *("ffn_norm", "ffn_gate", "ffn_up", "ffn_down"),
+)
+
+
 def tensor_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Hugging Face's names and shapes."""
     hidden, ffn, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
@@ -44,7 +50,8 @@ def tensor_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         shapes |= {f"{at}self_attn.{name}.bias": outs[name][:1] for name in biased}
         shapes |= {f"{at}mlp.{name}.weight": (ffn, hidden) for name in ("gate_proj", "up_proj")}
         shapes[f"{at}mlp.down_proj.weight"] = (hidden, ffn)
-        shapes |= {f"{at}{name}.weight": (hidden,) for name in ("input_layernorm", "post_attention_layernorm")}
+        norms = ("input_layernorm", "post_attention_layernorm")
+        shapes |= {f"{at}{name}.weight": (hidden,) for name in norms}
     return shapes
 
 
@@ -69,7 +76,7 @@ def write_folder(folder: Path, shards: int = 1, seed: int = 0, **changes: Any) -
     if shards == 1:
         save_file(tensors, folder / "model.safetensors")
         return folder
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for i in range(shards):
         name = f"model-{i + 1:05}-of-{shards:05}.safetensors"
         part = dict(list(tensors.items())[i::shards])
@@ -101,8 +108,7 @@ def write_gguf(path: Path, seed: int = 0, **changes: Any) -> Path:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_token_list([f"token {i}" for i in range(config["vocab_size"])])
     names = ["token_embd.weight", "output_norm.weight"]
-    parts = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
-    names += [f"blk.{i}.{part}.weight" for i in range(config["num_hidden_layers"]) for part in parts]
+    names += [f"blk.{i}.{part}.weight" for i in range(config["num_hidden_layers"]) for part in GGUF_PARTS]
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     for name in names:
         tensor = tensors[hf_name(name)]
