@@ -25,11 +25,18 @@ class LayerKV:
     """One layer's K and V inside the page pool: views ``[num_pages, kvh, ps, d]``.
 
     Within a page heads, slots and dimensions are contiguous in this order; the stride between pages
-    (of all layers) is a multiple of ``ps * d``.
+    (of all layers) is a multiple of ``ps * d``, but for int8.
+
+    float8_e4m3fn K and V are rounded to nearest and saturate at 448. int8 ones have scales, float32
+    views ``[num_pages, kvh, ps]`` into the page's record: for each token and head
+    scale = max|x| / 127 and code = floor(x * (127 / max|x|) + 1/2), 0 for a row of zeros;
+    x is read back as scale * code. A NaN makes the scale NaN.
     """
 
     k: Tensor
     v: Tensor
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +93,9 @@ class SampleParams:
 class LogitEdits:
     """Sparse changes to logits, as distinct (row, token) pairs.
 
-    ``rows`` and ``tokens`` int64 ``[m]``; ``repetition`` and ``offset`` float32 ``[m]``. A positive logit is
-    divided by ``repetition``, any other multiplied by it; then ``offset`` is added (bias less presence
-    and frequency penalties).
+    ``rows``, ascending, and ``tokens`` int64 ``[m]``; ``repetition`` and ``offset`` float32 ``[m]``. A
+    positive logit is divided by ``repetition``, any other multiplied by it; then ``offset`` is added (bias
+    less presence and frequency penalties).
     """
 
     rows: Tensor
@@ -163,23 +170,36 @@ class Ops(Protocol):
         """
         ...
 
-    def copy_slots(self, pool: Tensor, src: int, dst: int, slots: int) -> None:
+    def copy_slots(self, pool: Tensor, src: int, dst: int, slots: int, scales: Tensor | None = None) -> None:
         """First ``slots`` slots of page ``src`` to page ``dst``, all layers.
 
-        pool ``[num_pages, layers, 2, kvh, ps, d]``.
+        pool ``[num_pages, layers, 2, kvh, ps, d]``; ``scales``, of an int8 pool, the same without ``d``.
         """
         ...
 
     def gather_pages(self, pool: Tensor, pages: Tensor) -> Tensor:
-        """Records of ``pages`` (int64 ``[m]``) as one contiguous tensor ``[m, layers, 2, kvh, ps, d]``."""
+        """Records of ``pages`` (int64 ``[m]``) as one contiguous tensor ``[m, ...]``.
+
+        pool ``[num_pages, ...]``, contiguous within a page: K and V planes, or the bytes of whole records
+        (`layout.PagePool.raw`), scales included.
+        """
         ...
 
     def scatter_pages(self, pool: Tensor, pages: Tensor, records: Tensor) -> None:
         """The inverse of `gather_pages`; ``pages`` are distinct."""
         ...
 
-    def sample(self, logits: Tensor, params: SampleParams, edits: LogitEdits | None) -> Tensor:
+    def sample(
+        self,
+        logits: Tensor,
+        params: SampleParams,
+        edits: LogitEdits | None,
+        logprobs: Tensor | None = None,
+    ) -> Tensor:
         """One id per row, int64 ``[r]``, or `BAD_ROW`. logits ``[r, v]`` are left as they are.
+
+        ``logprobs``, float32 ``[r]``, is filled, if given, with log softmax of the edited logits (temperature
+        1, nothing filtered) at the answer; NaN for a bad row.
 
         1. In float32: repetition, then offsets of ``edits``. 2. A row whose maximum is not finite is bad.
         3. Temperature 0: the lowest id among the largest logits. 4. Otherwise weight =

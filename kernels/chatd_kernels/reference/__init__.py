@@ -53,8 +53,8 @@ class ReferenceOps:
         assert isinstance(plan, extend.Plan)
         return extend.attention(q, kv, plan)
 
-    def copy_slots(self, pool: Tensor, src: int, dst: int, slots: int) -> None:
-        pages.copy_slots(pool, src, dst, slots)
+    def copy_slots(self, pool: Tensor, src: int, dst: int, slots: int, scales: Tensor | None = None) -> None:
+        pages.copy_slots(pool, src, dst, slots, scales)
 
     def gather_pages(self, pool: Tensor, pages_: Tensor) -> Tensor:
         return pool.index_select(0, pages_)
@@ -62,5 +62,11 @@ class ReferenceOps:
     def scatter_pages(self, pool: Tensor, pages_: Tensor, records: Tensor) -> None:
         pool.index_copy_(0, pages_, records)
 
-    def sample(self, logits: Tensor, params: SampleParams, edits: LogitEdits | None) -> Tensor:
-        return sampling.sample(logits, params, edits)
+    def sample(
+        self,
+        logits: Tensor,
+        params: SampleParams,
+        edits: LogitEdits | None,
+        logprobs: Tensor | None = None,
+    ) -> Tensor:
+        return sampling.sample(logits, params, edits, logprobs)

@@ -3,13 +3,14 @@
 Query heads of a KV head are the rows of one small matrix, so K and V are never repeated.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from chatd_kernels.ops import AttentionSpec, LayerKV, PagedBatch
 from chatd_kernels.reference.pages import head_rows, row_index
+from chatd_kernels.reference.quantised import is_narrow, used_pages, widen
 
 SPLIT_WASTE_LEN = 1024
 """Padding slots in a bucket before another one is opened: about what 10 small operations cost."""
@@ -20,7 +21,8 @@ class Bucket:
     """Rows of similar length. ``s`` slots = ``p`` pages, padding included.
 
     ``gather`` int64 ``[r * kvh * p]``; ``bias`` float32 ``[r * kvh, 1, s]``: 0, or minus infinity where
-    nothing may be seen; ``dead`` int64: slots of ``[r * kvh * s]`` past a row's end. The buffers serve all layers.
+    nothing may be seen; ``dead`` int64: slots of ``[r * kvh * s]`` past a row's end. The buffers serve all
+    layers.
     """
 
     gather: Tensor
@@ -33,16 +35,24 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``order`` lists rows by bucket and ``back`` undoes it; both are empty with a single bucket."""
+    """``order`` lists rows by bucket and ``back`` undoes it; both are empty with a single bucket.
+
+    With KV in 8 bits ``narrow_pages`` are those that each layer widens, and the rest speaks of that list.
+    """
 
     buckets: tuple[Bucket, ...]
     sizes: list[int]
     order: Tensor
     back: Tensor
     spec: AttentionSpec
+    narrow_pages: Tensor | None = None
 
 
 def make_plan(batch: PagedBatch, kv: LayerKV, spec: AttentionSpec) -> Plan:
+    if is_narrow(kv):
+        used, table = used_pages(batch.page_table)
+        plan = make_plan(replace(batch, page_table=table), widen(kv, used), spec)
+        return replace(plan, narrow_pages=used)
     page_size = kv.k.shape[2]
     lens = batch.kv_lens.long()
     pages = [-(-kv_len // page_size) for kv_len in lens.tolist()]
@@ -91,6 +101,8 @@ def _bucket(table: Tensor, lens: Tensor, kv: LayerKV, spec: AttentionSpec) -> Bu
 
 
 def attention(q: Tensor, kv: LayerKV, plan: Plan) -> Tensor:
+    if plan.narrow_pages is not None:
+        kv = widen(kv, plan.narrow_pages)
     k_rows, v_rows = head_rows(kv.k), head_rows(kv.v)
     if len(plan.buckets) == 1:
         return _attend(q, k_rows, v_rows, plan.buckets[0], plan.spec)

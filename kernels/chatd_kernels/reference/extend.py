@@ -4,13 +4,14 @@ A block multiplies with the keys up to its own end only, so half of a long promp
 computed. Query heads of a KV head are rows of one matrix, so K and V are never repeated.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from chatd_kernels.ops import AttentionSpec, LayerKV, PagedBatch
 from chatd_kernels.reference.pages import head_rows, row_index
+from chatd_kernels.reference.quantised import is_narrow, used_pages, widen
 
 BLOCK_LEN = 128
 """Queries in a block."""
@@ -42,11 +43,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """With KV in 8 bits ``narrow_pages`` are those that each layer widens; ``rows`` speak of that list."""
+
     rows: tuple[Row, ...]
     spec: AttentionSpec
+    narrow_pages: Tensor | None = None
 
 
 def make_plan(batch: PagedBatch, kv: LayerKV, spec: AttentionSpec) -> Plan:
+    if is_narrow(kv):
+        used, table = used_pages(batch.page_table)
+        plan = make_plan(replace(batch, page_table=table), widen(kv, used), spec)
+        return replace(plan, narrow_pages=used)
     page_size = kv.k.shape[2]
     starts, rows = batch.q_starts.tolist(), []
     for i, kv_len in enumerate(batch.kv_lens.tolist()):
@@ -79,6 +87,8 @@ def causal_bias(position: int, q_len: int, masked: int, window: int, device: tor
 
 
 def attention(q: Tensor, kv: LayerKV, plan: Plan) -> Tensor:
+    if plan.narrow_pages is not None:
+        kv = widen(kv, plan.narrow_pages)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     k_rows, v_rows = head_rows(kv.k), head_rows(kv.v)
     _, kv_heads, _, dim = kv.k.shape
@@ -96,7 +106,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, block: Block, spec: AttentionSpec) 
     m, _, dim = q.shape
     kv_heads = len(k)
     queries = (
-        q.float().mul_(spec.scale).view(m, kv_heads, -1, dim).permute(1, 2, 0, 3).reshape(kv_heads, -1, dim)
+        (q.float() * spec.scale).view(m, kv_heads, -1, dim).permute(1, 2, 0, 3).reshape(kv_heads, -1, dim)
     )
     scores = torch.bmm(queries, k[:, block.first : block.last].transpose(1, 2))
     if spec.softcap:

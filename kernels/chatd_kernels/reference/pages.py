@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from chatd_kernels.ops import LayerKV
+from chatd_kernels.reference.quantised import narrow, quantise
 
 
 def rope_store_kv(
@@ -15,14 +16,27 @@ def rope_store_kv(
     rotated = heads[:, :-kv_heads].float()
     swapped = rotated.roll(dim // 2, -1)
     rotated = torch.addcmul(rotated * cos[:, None], swapped, sin[:, None]).to(qkv.dtype)
-    kv.k[slot_pages, :, slot_offsets] = rotated[:, -kv_heads:].to(kv.k.dtype)
-    kv.v[slot_pages, :, slot_offsets] = heads[:, -kv_heads:].to(kv.v.dtype)
+    at = (slot_pages, slice(None), slot_offsets)
+    _store(kv.k, kv.k_scale, at, rotated[:, -kv_heads:])
+    _store(kv.v, kv.v_scale, at, heads[:, -kv_heads:])
     return rotated[:, :-kv_heads]
 
 
-def copy_slots(pool: Tensor, src: int, dst: int, slots: int) -> None:
+def _store(plane: Tensor, scale: Tensor | None, at: tuple[Tensor, slice, Tensor], x: Tensor) -> None:
+    """x ``[n, kvh, d]`` to its slots."""
+    if scale is None:
+        # As integers of the same size: indexing does not know fp8.
+        as_bits = torch.uint8 if plane.dtype.itemsize == 1 else plane.dtype
+        plane.view(as_bits)[at] = narrow(x, plane.dtype).view(as_bits)
+    else:
+        plane[at], scale[at] = quantise(x)
+
+
+def copy_slots(pool: Tensor, src: int, dst: int, slots: int, scales: Tensor | None = None) -> None:
     """All layers; ``slots`` 0 is allowed."""
     pool[dst, :, :, :, :slots] = pool[src, :, :, :, :slots]
+    if scales is not None:
+        scales[dst, ..., :slots] = scales[src, ..., :slots]
 
 
 def head_rows(plane: Tensor) -> Tensor:

@@ -13,7 +13,9 @@ _BLOCK = 256
 """Running sums go over block sums, then within a block: exact enough in float32, and much shorter."""
 
 
-def sample(logits: Tensor, params: SampleParams, edits: LogitEdits | None) -> Tensor:
+def sample(
+    logits: Tensor, params: SampleParams, edits: LogitEdits | None, logprobs: Tensor | None = None
+) -> Tensor:
     edited = logits.float()
     if edits is not None:
         edited = edit(edited.clone() if edited is logits else edited, edits)
@@ -24,7 +26,11 @@ def sample(logits: Tensor, params: SampleParams, edits: LogitEdits | None) -> Te
         drawn = draw(edited, peak, params)
         greedy = params.temperature == 0
         ids = torch.where(greedy, edited.argmax(-1), drawn) if bool(greedy.any()) else drawn
-    return ids.masked_fill_(~peak.isfinite(), BAD_ROW)
+    bad = ~peak.isfinite()
+    if logprobs is not None:
+        chosen = edited.log_softmax(-1).gather(1, ids[:, None])[:, 0]
+        logprobs.copy_(chosen.masked_fill_(bad, torch.nan))
+    return ids.masked_fill_(bad, BAD_ROW)
 
 
 def edit(logits: Tensor, edits: LogitEdits) -> Tensor:
@@ -81,7 +87,7 @@ def _total(weights: Tensor) -> Tensor:
 
 
 def _reach(weights: Tensor, target: Tensor, *, strict: bool) -> Tensor:
-    """First index whose running sum exceeds ``target`` (or, not ``strict``, equals it). ``[r, v]`` -> ``[r, 1]``.
+    """First index whose running sum exceeds ``target`` or, not ``strict``, equals it: ``[r, 1]``.
 
     The last index with any weight if rounding keeps the sum below the target.
     """
