@@ -6,6 +6,7 @@ must not log them; should it try under one of the usual names, the value is repl
 
 import logging
 import sys
+from asyncio import CancelledError
 from collections.abc import Mapping, MutableMapping
 from typing import Any, TextIO
 
@@ -50,6 +51,11 @@ def _hidden_inside(value: Any) -> Any:
     return value
 
 
+def is_news(record: logging.LogRecord) -> bool:
+    """False for a task that was cancelled: uvicorn logs what it ends itself at shutdown as a fault."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], CancelledError)
+
+
 def configure_logs(*, as_json: bool, level: int = logging.INFO, stream: TextIO | None = None) -> None:
     """Send structlog's and the standard library's records through one handler. Call once a process."""
     out = stream or sys.stderr
@@ -65,6 +71,7 @@ def configure_logs(*, as_json: bool, level: int = logging.INFO, stream: TextIO |
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=_rendering(as_json, out))
     )
+    handler.addFilter(is_news)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+from asyncio import CancelledError
 from collections.abc import Iterator
 
 import pytest
@@ -73,3 +74,14 @@ def test_people_get_short_lines() -> None:
     assert len(out.getvalue().splitlines()) == 1
     assert "disk is full" in out.getvalue()
     assert "free_bytes=0" in out.getvalue()
+
+
+def test_what_shutdown_cancels_is_no_fault() -> None:
+    configure_logs(as_json=True, stream=(out := io.StringIO()))
+    for error in (CancelledError("graceful shutdown exceeded"), ValueError("a real one")):
+        try:
+            raise error
+        except (CancelledError, ValueError):
+            logging.getLogger("uvicorn.error").exception("Exception in ASGI application")
+    [line] = lines(out)
+    assert "a real one" in str(line["exception"])

@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import structlog
 import torch
@@ -19,7 +20,7 @@ import torch
 from chatd import __version__
 from chatd.cli.cores import compute_threads
 from chatd.cli.ids import new_id
-from chatd.cli.loading import Loaded, load
+from chatd.cli.loading import Loaded, Progress, load
 from chatd.cli.serve_screen import Facts, ServeScreen
 from chatd.config import Settings
 from chatd.data_dir import ServerAddress, hold_data_dir, write_address
@@ -34,12 +35,14 @@ from chatd.store.store import Store
 
 log = structlog.get_logger("chatd")
 
+Loader = Callable[[Settings, Callable[[StepOutput], None], Progress], Loaded]
+
 ENGINE_STOP_S = 2.0
 """For the step under way when the server ends."""
 
 
-async def run(settings: Settings, screen: ServeScreen) -> None:
-    """Serve until a signal. `SetupError` if it cannot start as configured."""
+async def run(settings: Settings, screen: ServeScreen, load: Loader = load) -> None:
+    """Serve what ``load`` loads until a signal. `SetupError` if it cannot start as configured."""
     began = time.monotonic()
     prices = load_prices(settings.prices)
     torch.set_num_threads(compute_threads())
@@ -59,7 +62,8 @@ async def run(settings: Settings, screen: ServeScreen) -> None:
                 clock=time.monotonic,
                 new_id=new_id,
             )
-            server = LoadingServer(settings, state, screen, page_url(listener, addresses), began)
+            url = page_url(listener, addresses)
+            server = LoadingServer(settings, state, screen, load, url=url, began=began)
             await server.serve_with_model(listener)
         finally:
             await store.close()
@@ -89,12 +93,20 @@ class LoadingServer(ChatdServer):
     """`ChatdServer` that loads its model while it serves. ``began`` is when the process did, monotonic."""
 
     def __init__(
-        self, settings: Settings, state: AppState, screen: ServeScreen, url: str, began: float
+        self,
+        settings: Settings,
+        state: AppState,
+        screen: ServeScreen,
+        load: Loader,
+        *,
+        url: str,
+        began: float,
     ) -> None:
         super().__init__(server_config(create_app(state), state.settings), state, self._listening)
         self._settings = settings
         self._app = state
         self._screen = screen
+        self._load = load
         self._url = url
         self._began = began
         self._load_no_more = threading.Event()
@@ -136,7 +148,9 @@ class LoadingServer(ChatdServer):
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(service.on_step, out)
 
-        loaded = await asyncio.to_thread(load, self._settings, post, lambda *args: self._tell(loop, *args))
+        loaded = await asyncio.to_thread(
+            self._load, self._settings, post, lambda *args: self._tell(loop, *args)
+        )
         service = ChatService(
             backend=loaded.backend,
             store=self._app.store,

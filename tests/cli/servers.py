@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,6 +13,10 @@ from tests.cli.terminals import CHATD, environment
 class ChatdProcess:
     """Serves ``data_dir`` on a free port. ``lines`` are the JSON lines it printed so far."""
 
+    command = (*CHATD, "serve")
+    extra: Mapping[str, str] = {}
+    """Of the environment."""
+
     def __init__(self, data_dir: Path, model: Path, *options: str) -> None:
         self.data_dir = data_dir
         self.lines: list[dict[str, Any]] = []
@@ -19,14 +24,13 @@ class ChatdProcess:
 
     async def __aenter__(self) -> Self:
         self._process = await asyncio.create_subprocess_exec(
-            *CHATD,
-            "serve",
+            *self.command,
             *self._options,
             "--data-dir",
             str(self.data_dir),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=environment(),
+            env=environment(**self.extra),
         )
         return self
 

@@ -1,0 +1,130 @@
+"""The server dies, or ends, in mid-stream: nothing that was shown is missing, and all goes on."""
+
+import asyncio
+import itertools
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from chatd.server import protocol as wire
+from tests.e2e.processes import Client, ToyProcess, client_of, get, verify
+
+STREAMS = 8
+_keys = itertools.count(1)
+ENDINGS = {"completed", "incomplete", "cancelled", "failed"}
+
+
+class Watcher:
+    """Has one conversation on one socket until the server is gone, and keeps what it was shown."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.asked: list[wire.ResponseCreate] = []
+        self.created: list[wire.ResponseCreated] = []
+        self.endings: dict[str, wire.AnyEnding] = {}
+        self.text: dict[str, str] = {}
+        self.seq: dict[str, int] = {}
+
+    async def watch(self, server: ToyProcess) -> None:
+        async with client_of(server) as client:
+            self.text, self.seq = client.text, client.seq
+            try:
+                await self._talk(client)
+            except ConnectionClosed:
+                return
+
+    async def _talk(self, client: Client) -> None:
+        at: str | None = None
+        for turn in range(1000):
+            text = f"{self.number} {turn}" if turn % 2 else "count:40"
+            key = f"{next(_keys)}"
+            params = {"max_tokens": 30 + self.number}
+            request = wire.ResponseCreate(key, text, conversation_id=at, params=params)
+            await client.send(request)
+            created = await client.until(wire.ResponseCreated)
+            at = created.conversation_id
+            self.asked.append(request)
+            self.created.append(created)
+            self.endings[created.response_id] = await client.ending(created.response_id)
+
+
+async def killed(server: ToyProcess, watchers: list[Watcher], after_s: float) -> None:
+    """Let ``watchers`` watch, and kill the server when it has answered for ``after_s``."""
+    async with asyncio.TaskGroup() as tasks:
+        for watcher in watchers:
+            tasks.create_task(watcher.watch(server))
+        while not any(watcher.text for watcher in watchers):
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(after_s)
+        await server.end(signal.SIGKILL)
+
+
+async def all_is_there(server: ToyProcess, watcher: Watcher) -> None:
+    """What was shown is in the store; each response has one ending, the one that was shown if one was."""
+    for created in watcher.created:
+        view = await get(server, f"/api/v1/conversations/{created.conversation_id}")
+        message = next(m for m in view["messages"] if m["id"] == created.message_id)
+        [response] = message["responses"]
+        assert response["response_id"] == created.response_id
+        assert response["status"] in ENDINGS
+        shown = watcher.text.get(created.response_id, "")
+        assert message["text"].startswith(shown)
+        if (ending := watcher.endings.get(created.response_id)) is not None:
+            assert message["text"] == shown
+            assert response["finish_reason"] == ending.finish_reason
+            assert response["cost"]["total_nano"] == ending.cost.total_nano
+        else:
+            assert response["status"] == "failed"
+            assert response["error"]["code"] == "server_died"
+            assert response["usage"]["output_tokens"] >= watcher.seq.get(created.response_id, 0)
+
+
+async def goes_on(server: ToyProcess, watcher: Watcher) -> None:
+    """A subscriber hears the rest and the ending, the old key replays, and the next prompt has all the text."""
+    last = watcher.created[-1]
+    seen = watcher.seq.get(last.response_id, 0)
+    async with client_of(server) as client:
+        await client.send(wire.ResponseSubscribe(last.response_id, seen))
+        ending = await client.ending(last.response_id)
+    whole = watcher.text.get(last.response_id, "") + client.text.get(last.response_id, "")
+    assert ending.last_seq >= seen
+    view = await get(server, f"/api/v1/conversations/{last.conversation_id}")
+    assert view["messages"][-1]["text"] == whole
+    async with client_of(server) as client:
+        await client.send(watcher.asked[-1])
+        assert await client.until(wire.ResponseCreated) == last
+        assert await client.ending(last.response_id) == ending
+        assert client.text.get(last.response_id, "") == whole
+        follow = await client.start("count:5", conversation_id=last.conversation_id)
+        done = await client.ending(follow.response_id)
+    stored = sum(len(message["text"].encode()) for message in view["messages"])
+    assert done.usage.prompt_tokens >= stored + len("count:5")
+    assert client.text[follow.response_id] == "01234"
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=[pytest.mark.full, pytest.mark.timeout(300)])])
+@pytest.mark.timeout(50)
+async def test_kill_9_at_a_random_moment(data_dir: Path, rounds: int) -> None:
+    draw, watchers = random.Random(rounds), list[Watcher]()
+    for _ in range(rounds):
+        async with ToyProcess(data_dir, "--max-running", "5", step_s=0.002) as server:
+            await check(server, watchers)
+            watchers = [Watcher(number) for number in range(STREAMS)]
+            await killed(server, watchers, draw.uniform(0, 0.6))
+    async with ToyProcess(data_dir) as server:
+        await check(server, watchers)
+        assert await server.end() == 0
+    assert (await verify(data_dir))["runs"] == rounds + 1
+
+
+async def check(server: ToyProcess, watchers: list[Watcher]) -> None:
+    """After a restart."""
+    for watcher in watchers:
+        if watcher.created:
+            await all_is_there(server, watcher)
+            await goes_on(server, watcher)
+    verdict = await get(server, "/api/v1/report/verify")
+    assert verdict["ok"], verdict["findings"]
