@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -63,7 +64,7 @@ def plain_attention(case: Case, spec: AttentionSpec) -> Tensor:
     """Query by query, head by head, in float64."""
     outs, starts = [], case.batch.q_starts.tolist()
     group = case.q.shape[1] // case.kv.k.shape[1]
-    for i, (begin, end) in enumerate(zip(starts, starts[1:], strict=False)):
+    for i, (begin, end) in enumerate(pairwise(starts)):
         for j in range(begin, end):
             position = len(case.k[i]) - end + j
             first = max(0, position - spec.window + 1) if spec.window else 0

@@ -96,7 +96,7 @@ def test_a_row_is_the_same_alone_and_among_others() -> None:
 
 
 def test_offsets_beyond_32_bits() -> None:
-    """A page so far into the pool that its element offset needs 64 bits; the pool is never touched elsewhere."""
+    """Pages so far into the pool that their element offsets need 64 bits; it is not touched elsewhere."""
     pages, stride = 5, 1 << 30
     storage = torch.empty(pages * stride + 4096, dtype=torch.float16)
     planes = [storage.as_strided((pages, 1, 4, 16), (stride, 64, 16, 1), at) for at in (0, 2048)]

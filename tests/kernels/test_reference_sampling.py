@@ -1,5 +1,7 @@
 """The draw: filters, penalties, extremes, and that nothing but a row's own parameters matters."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from chatd_kernels.reference.philox import philox, uniform
 
 OPS = load_backend("reference")
 VOCAB = 1000
+COLUMNS = ("temperature", "top_k", "top_p", "min_p", "seeds", "positions")
 
 
 def params(
@@ -87,11 +90,12 @@ def target(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min
     if top_k:
         keep &= weights >= weights[order[top_k - 1]]
     kept = np.where(keep, weights, 0)
-    reached = np.cumsum(kept[order]) / kept.sum() >= top_p
-    keep &= weights >= weights[order[int(reached.argmax())]]
+    if top_p < 1:
+        reached = np.cumsum(kept[order]) / kept.sum() >= top_p
+        keep &= weights >= weights[order[int(reached.argmax())]]
     keep &= weights >= min_p
     kept = np.where(keep, weights, 0)
-    return kept / kept.sum()
+    return np.asarray(kept / kept.sum())
 
 
 @pytest.mark.parametrize(
@@ -201,14 +205,8 @@ def test_draws_depend_on_seed_and_position_only() -> None:
     together = OPS.sample(logits, how, None)
     for picked in (range(31), range(30, -1, -1), [3], [5, 11, 7], [30, 0]):
         rows = torch.tensor(list(picked))
-        part = SampleParams(
-            *(
-                getattr(how, name)[rows]
-                for name in ("temperature", "top_k", "top_p", "min_p", "seeds", "positions")
-            ),
-            all_greedy=False,
-            any_filter=True,
-        )
+        columns = {name: getattr(how, name)[rows] for name in COLUMNS}
+        part = replace(how, **columns)
         assert torch.equal(OPS.sample(logits[rows], part, None), together[rows])
 
 

