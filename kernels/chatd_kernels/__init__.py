@@ -2,13 +2,20 @@
 
 from chatd_kernels.ops import Ops
 
-BACKENDS = ("reference",)
+BACKENDS = ("reference", "triton")
 
 
 def load_backend(name: str) -> Ops:
-    """A backend by its name; imports it only now. Raises ValueError for an unknown name."""
+    """A backend by its name; imports it only now.
+
+    Raises ValueError for an unknown name, ImportError or RuntimeError for one that cannot run here.
+    """
     if name == "reference":
         from chatd_kernels.reference import ReferenceOps
 
         return ReferenceOps()
+    if name == "triton":
+        from chatd_kernels.triton import TritonOps
+
+        return TritonOps()
     raise ValueError(f"unknown kernel backend {name!r}; there are: {', '.join(BACKENDS)}")

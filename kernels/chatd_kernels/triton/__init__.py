@@ -6,8 +6,16 @@ shapes come from a fixed table by target (`launch.Target`): an autotuner would n
 
 from torch import Tensor
 
-from chatd_kernels.ops import AttentionSpec, DecodePlan, ExtendPlan, LayerKV, PagedBatch
-from chatd_kernels.triton import attention, norms, pages, store
+from chatd_kernels.ops import (
+    AttentionSpec,
+    DecodePlan,
+    ExtendPlan,
+    LayerKV,
+    LogitEdits,
+    PagedBatch,
+    SampleParams,
+)
+from chatd_kernels.triton import attention, norms, pages, sampling, store
 from chatd_kernels.triton.launch import Launcher, Target, current_target, run
 
 
@@ -64,3 +72,12 @@ class TritonOps:
 
     def scatter_pages(self, pool: Tensor, pages_: Tensor, records: Tensor) -> None:
         pages.scatter_pages(self._launch, pool, pages_, records)
+
+    def sample(
+        self,
+        logits: Tensor,
+        params: SampleParams,
+        edits: LogitEdits | None,
+        logprobs: Tensor | None = None,
+    ) -> Tensor:
+        return sampling.sample(self._launch, self._target, logits, params, edits, logprobs)

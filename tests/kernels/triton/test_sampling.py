@@ -1,0 +1,145 @@
+"""Sampling against `reference`: the same ids, not merely the same distribution."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from chatd_kernels.ops import BAD_ROW, LogitEdits, SampleParams
+from tests.kernels.triton.compare import DTYPES, REFERENCE, TRITON, generator, randn
+
+SIZES = ((1, 1.0), (127, 20.0), (128, 3.0), (300, 0.1), (700, 3.0))
+"""Vocabulary and spread of the logits."""
+Row = tuple[float, int, float, float]
+FILTERS: tuple[Row, ...] = (
+    (1.0, 0, 1.0, 0.0),
+    (0.7, 0, 1.0, 0.0),
+    (1.0, 1, 1.0, 0.0),
+    (1.0, 5, 1.0, 0.0),
+    (1.3, 200, 1.0, 0.0),
+    (1.0, 0, 0.9, 0.0),
+    (1.0, 0, 0.0, 0.0),
+    (0.8, 40, 0.95, 0.0),
+    (1.0, 0, 0.999, 0.0),
+    (1.0, 0, 1.0, 0.1),
+    (2.0, 100, 0.7, 0.05),
+    (0.0, 3, 0.5, 0.0),
+    (1e-30, 0, 1.0, 0.0),
+)
+"""temperature, top_k, top_p, min_p"""
+
+
+def make_params(rows: Sequence[Row], seed: int = 0) -> SampleParams:
+    temperature, top_k, top_p, min_p = zip(*rows, strict=True)
+    seeds = torch.randint(-(2**63), 2**63 - 1, (len(rows),), generator=generator(seed))
+    positions = torch.randint(0, 2**40, (len(rows),), generator=generator(seed + 1))
+    return SampleParams(
+        torch.tensor(temperature, dtype=torch.float32),
+        torch.tensor(top_k),
+        torch.tensor(top_p, dtype=torch.float32),
+        torch.tensor(min_p, dtype=torch.float32),
+        seeds,
+        positions,
+        all_greedy=not any(temperature),
+        any_filter=any(row[1:] != (0, 1.0, 0.0) for row in rows),
+    )
+
+
+def agree(logits: Tensor, params: SampleParams, edits: LogitEdits | None = None) -> Tensor:
+    ours, theirs = torch.empty(len(logits)), torch.empty(len(logits))
+    before = logits.clone()
+    got = TRITON.sample(logits, params, edits, ours)
+    assert torch.equal(logits.nan_to_num(), before.nan_to_num())
+    want = REFERENCE.sample(logits, params, edits, theirs)
+    assert got.tolist() == want.tolist()
+    assert torch.allclose(ours, theirs, atol=1e-5, equal_nan=True)
+    return got
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("vocab", "spread"), SIZES)
+def test_every_filter(vocab: int, spread: float, dtype: torch.dtype) -> None:
+    logits = (spread * randn(len(FILTERS), vocab, seed=vocab)).to(dtype)
+    agree(logits, make_params(FILTERS, seed=vocab))
+
+
+def test_no_filter() -> None:
+    rows = [(1.0, 0, 1.0, 0.0)] * 8
+    params = make_params(rows)
+    assert not params.any_filter
+    ids = agree(randn(8, 1000), params)
+    assert len(set(ids.tolist())) > 4
+
+
+def test_greedy_takes_the_lowest_of_the_largest() -> None:
+    logits = randn(3, 500)
+    logits[0, [7, 77, 400]] = 9.0
+    logits[1, 499] = 9.0
+    assert agree(logits, make_params([(0.0, 0, 1.0, 0.0)] * 3))[:2].tolist() == [7, 499]
+
+
+def test_ties_stay_together() -> None:
+    logits = torch.zeros(4, 300)
+    logits[2:, ::3] = 1.0
+    agree(
+        logits,
+        make_params([(1.0, 7, 1.0, 0.0), (1.0, 0, 0.5, 0.0), (1.0, 150, 1.0, 0.0), (1.0, 0, 0.6, 0.0)]),
+    )
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy, of infinity less infinity
+def test_bad_rows() -> None:
+    logits = randn(6, 130)
+    logits[0, 129] = torch.nan
+    logits[1, 3] = torch.inf
+    logits[2] = -torch.inf
+    logits[3, :129] = -torch.inf
+    logits[4, 0] = -torch.inf
+    for row in ((0.0, 0, 1.0, 0.0), (1.0, 5, 0.9, 0.0)):
+        ids = agree(logits, make_params([row] * 6))
+        assert (ids == BAD_ROW).tolist() == [True, True, True, False, False, False]
+        assert ids[3] == 129
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_edits(dtype: torch.dtype) -> None:
+    rows = torch.tensor([0] * 90 + [2] * 3 + [3])
+    tokens = torch.cat([torch.randperm(300, generator=generator(6))[:90], torch.tensor([0, 299, 64, 5])])
+    repetition = 1 + randn(94, seed=7).abs()
+    offset = 3 * randn(94, seed=8)
+    offset[-1] = 100.0
+    edits = LogitEdits(rows, tokens, repetition, offset)
+    for row in ((0.0, 0, 1.0, 0.0), (1.0, 0, 1.0, 0.0), (1.0, 20, 0.9, 0.0)):
+        ids = agree(randn(5, 300, dtype=dtype), make_params([row] * 5), edits)
+        assert ids[3] == 5
+
+
+def test_rows_of_wider_logits() -> None:
+    agree(randn(4, 400)[:, 50:350], make_params(FILTERS[4:8]))
+
+
+def test_a_row_does_not_depend_on_its_batch() -> None:
+    logits, params = randn(len(FILTERS), 300), make_params(FILTERS)
+    together = TRITON.sample(logits, params, None)
+    for i, row in enumerate(FILTERS):
+        one = make_params([row])
+        alone = SampleParams(
+            one.temperature,
+            one.top_k,
+            one.top_p,
+            one.min_p,
+            params.seeds[i : i + 1],
+            params.positions[i : i + 1],
+            all_greedy=False,
+            any_filter=True,
+        )
+        assert TRITON.sample(logits[i : i + 1], alone, None) == together[i]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", range(200))
+def test_many_draws(seed: int) -> None:
+    logits = (1 + seed % 7) * randn(len(FILTERS), 2000, seed=seed)
+    agree(logits, make_params(FILTERS, seed=seed))
