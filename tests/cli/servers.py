@@ -13,7 +13,7 @@ from tests.cli.terminals import CHATD, environment
 class ChatdProcess:
     """Serves ``data_dir`` on a free port. ``lines`` are the JSON lines it printed so far."""
 
-    command = (*CHATD, "serve")
+    command: tuple[str, ...] = (*CHATD, "serve")
     extra: Mapping[str, str] = {}
     """Of the environment."""
 

@@ -35,40 +35,6 @@ async def piped(args: Sequence[str], text: str = "", **extra: str) -> tuple[int,
     return process.returncode, out.decode(), err.decode()
 
 
-class Pipe:
-    """``chatd *args`` whose output is read while it runs."""
-
-    def __init__(self, *args: str) -> None:
-        self._args = args
-
-    async def __aenter__(self) -> Self:
-        pipe = asyncio.subprocess.PIPE
-        self._process = await asyncio.create_subprocess_exec(
-            *CHATD, *self._args, stdin=pipe, stdout=pipe, stderr=pipe, env=environment()
-        )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._process.kill()
-        await self._process.communicate()
-
-    def say(self, text: str) -> None:
-        """All of standard input."""
-        assert self._process.stdin
-        self._process.stdin.write(text.encode())
-        self._process.stdin.close()
-
-    async def at_least(self, count: int) -> str:
-        """The first ``count`` characters of standard output, and what came with them."""
-        assert self._process.stdout
-        raw = b""
-        while len(text := raw.decode("utf-8", "ignore")) < count:
-            chunk = await self._process.stdout.read(1 << 16)
-            assert chunk, f"it ended after {text!r}"
-            raw += chunk
-        return text
-
-
 class Terminal:
     """``chatd *args`` in a pseudo-terminal. ``shown`` is what came out, without escape sequences."""
 
