@@ -95,7 +95,7 @@ def _model_path(model: str, progress: Progress) -> Path:
         return Path(model).expanduser()
 
     def fetch_progress(done: int, total: int) -> None:
-        progress(FETCHED * done / max(1, total), f"fetching {DEFAULT_MODEL}")
+        progress(FETCHED * done / max(1, total), "fetching the default model")
 
     return default_model(fetch_progress)
 

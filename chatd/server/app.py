@@ -131,10 +131,13 @@ def bind(settings: ServerSettings) -> socket.socket:
 
 
 def page_url(listener: socket.socket, settings: ServerSettings) -> str:
-    """Where a browser finds the page, without a slash at its end."""
+    """Where browsers and commands on this machine find the server, without a slash at its end.
+
+    ``root_path`` is no part of it: the proxy that has it cuts it off.
+    """
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)
     host = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return f"http://{host}:{listener.getsockname()[1]}{settings.root_path}"
+    return f"http://{host}:{listener.getsockname()[1]}"
 
 
 class ChatdServer(uvicorn.Server):

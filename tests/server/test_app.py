@@ -200,7 +200,7 @@ def test_a_taken_port_is_a_clear_error() -> None:
     with contextlib.closing(bind(ServerSettings(port=0))) as taken:
         taken.listen()
         port = taken.getsockname()[1]
-        assert page_url(taken, ServerSettings(port=0, root_path="/chat")) == f"http://127.0.0.1:{port}/chat"
+        assert page_url(taken, ServerSettings(port=0, root_path="/chat")) == f"http://127.0.0.1:{port}"
         with pytest.raises(SetupError, match=f"127.0.0.1:{port}.*--port"):
             bind(ServerSettings(port=port))
     with pytest.raises(SetupError, match="no-such-host"):
