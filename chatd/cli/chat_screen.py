@@ -53,10 +53,13 @@ class PlainScreen:
             self._at_start = event.delta.endswith("\n")
         elif isinstance(event, ResponseFailed):
             self.note(failure(event))
+        elif isinstance(event, ResponseIncomplete):
+            self.note("The answer was cut off at the length limit.")
         elif isinstance(event, ResponseCreated) and event.dropped_turns:
             self.note(shortened(event))
 
     def note(self, text: str) -> None:
+        self.close()
         print(text, file=self._err)
 
     def close(self) -> None:

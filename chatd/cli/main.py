@@ -1,5 +1,6 @@
 """The ``chatd`` command: its group, and what a failed command prints."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +14,8 @@ from chatd.errors import ChatdError
 
 EXIT_SETUP = 2
 """A wrong setting or a server that cannot start; click uses the same for wrong usage."""
+EXIT_INTERRUPTED = 128 + 2
+EXIT_PIPE = 128 + 13
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -37,7 +40,10 @@ def main(args: Sequence[str] | None = None) -> None:
         error.show()
         code = error.exit_code
     except click.Abort:
-        code = 130
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of a pipe had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_PIPE
     except ChatdError as error:
         click.secho(f"chatd: {error.message}", err=True, fg="red" if sys.stderr.isatty() else None)
         code = EXIT_SETUP

@@ -20,7 +20,7 @@ from chatd.server.protocol import (
     SessionCreated,
 )
 from tests.cli.scripted_server import Part, Peer, ScriptedServer, created, delta, ending
-from tests.cli.terminals import Terminal, piped
+from tests.cli.terminals import CHATD, Terminal, environment, piped
 
 READY = {"/readyz": {"status": "ready", "progress": 1, "what": ""}}
 VIEW: dict[str, Any] = {
@@ -100,6 +100,24 @@ async def test_a_failed_answer_is_a_failed_command() -> None:
         code, out, err = await piped(["chat", "--url", server.url], "Hello")
     assert (code, out) == (1, "Hal\n")
     assert "The model broke." in err
+
+
+async def test_a_cut_off_answer_says_so_beside_it() -> None:
+    cut = ending(ResponseIncomplete, finish_reason="length")
+    async with ScriptedServer(answers("Once upon", end=cut), pages=READY) as server:
+        code, out, err = await piped(["chat", "--url", server.url], "Hello")
+    assert (code, out) == (0, "Once upon\n")
+    assert "cut off" in err
+
+
+async def test_a_reader_that_had_enough_is_no_fault() -> None:
+    async with ScriptedServer(answers("word " * 100_000), pages=READY) as server:
+        command = f"echo hi | {' '.join(CHATD)} chat --url {server.url} | head -c 9"
+        shell = await asyncio.create_subprocess_shell(
+            command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environment()
+        )
+        out, err = await shell.communicate()
+    assert (out, err) == (b"word word", b"")
 
 
 async def test_a_refused_message_says_why() -> None:
