@@ -59,8 +59,8 @@ async def engine_of(server: ChatdProcess) -> dict[str, Any]:
 
 def is_at_rest(engine: dict[str, Any]) -> bool:
     """Nothing runs or waits, and every page is free or only kept to be found again."""
-    is_idle = engine["running"] == engine["waiting"] == 0
-    return is_idle and engine["free_pages"] + engine["evictable_pages"] == engine["total_pages"]
+    held = engine["total_pages"] - engine["free_pages"] - engine["evictable_pages"]
+    return (engine["running"], engine["waiting"], held) == (0, 0, 0)
 
 
 async def until_at_rest(server: ChatdProcess, seconds: float) -> None:

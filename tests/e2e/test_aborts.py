@@ -10,7 +10,6 @@ from chatd.server import protocol as wire
 from chatd.text.chat_template import ChatMessage
 from tests.e2e.processes import (
     GRACE_S,
-    Client,
     ToyProcess,
     client_of,
     completion,
@@ -22,6 +21,7 @@ from tests.e2e.processes import (
 from tests.support.chat_lab import toy_template
 from tests.support.engines import request, toy_tokenizer
 from tests.support.lab import reference
+from tests.support.live_server import Client
 
 BY_SOCKET = ("cancel", "close", "reset")
 MOMENTS = ("asked", "created", "queued", "prefill", "first", "middle", "end")
@@ -75,10 +75,9 @@ class Aborts:
             event = await client.receive()
             if isinstance(event, wire.AnyEnding):
                 return True
-            kinds = {wire.ResponseQueued: "queued", wire.ResponsePrefill: "prefill"}
-            if kinds.get(type(event)) == moment or (
-                moment == "queued" and isinstance(event, wire.ResponsePrefill)
-            ):
+            if isinstance(event, wire.ResponseQueued) and moment == "queued":
+                return False
+            if isinstance(event, wire.ResponsePrefill) and moment in ("queued", "prefill"):
                 return False
             if isinstance(event, wire.ResponseDelta) and event.seq >= wanted:
                 return False

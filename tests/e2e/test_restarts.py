@@ -10,7 +10,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from chatd.server import protocol as wire
-from tests.e2e.processes import Client, ToyProcess, client_of, get, verify
+from tests.e2e.processes import ToyProcess, client_of, get, verify
+from tests.support.live_server import Client
 
 STREAMS = 8
 _keys = itertools.count(1)
@@ -56,7 +57,7 @@ async def killed(server: ToyProcess, watchers: list[Watcher], after_s: float) ->
     async with asyncio.TaskGroup() as tasks:
         for watcher in watchers:
             tasks.create_task(watcher.watch(server))
-        while not any(watcher.text for watcher in watchers):
+        while not any(watcher.text for watcher in watchers):  # noqa: ASYNC110 - any of many
             await asyncio.sleep(0.005)
         await asyncio.sleep(after_s)
         await server.end(signal.SIGKILL)
@@ -83,7 +84,7 @@ async def all_is_there(server: ToyProcess, watcher: Watcher) -> None:
 
 
 async def goes_on(server: ToyProcess, watcher: Watcher) -> None:
-    """A subscriber hears the rest and the ending, the old key replays, and the next prompt has all the text."""
+    """A subscriber hears the rest and the ending, the old key replays, the next prompt has all the text."""
     last = watcher.created[-1]
     seen = watcher.seq.get(last.response_id, 0)
     async with client_of(server) as client:

@@ -1,6 +1,7 @@
 """O3 and D6: the process ends in order whatever hangs on it, and its health tells the truth."""
 
 import asyncio
+import contextlib
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -10,7 +11,6 @@ from websockets.exceptions import ConnectionClosed
 
 from chatd.server import protocol as wire
 from tests.e2e.processes import (
-    Client,
     RawSocket,
     ToyProcess,
     client_of,
@@ -19,18 +19,20 @@ from tests.e2e.processes import (
     raw_socket,
     verify,
 )
+from tests.support.live_server import Client
 
 LONG: dict[str, Any] = {"params": {"max_tokens": 8000, "ignore_eos": True}}
 
 
 async def close_code(client: Client) -> int:
     """Read to the end; the code the server closed with."""
-    try:
+    with contextlib.suppress(ConnectionClosed):
         while True:
             await client.receive()
-    except ConnectionClosed as closed:
-        assert closed.rcvd is not None
-        return closed.rcvd.code
+    await client.socket.wait_closed()
+    code = client.socket.close_code
+    assert code is not None
+    return code
 
 
 async def half_said(server: ToyProcess, stack: AsyncExitStack) -> list[RawSocket]:

@@ -20,7 +20,8 @@ from pathlib import Path
 from chatd.cli.loading import Loaded, Progress
 from chatd.cli.running import run
 from chatd.cli.serve_screen import screen_for
-from chatd.config import AUTO, Settings, load_settings
+from chatd.config import Settings, load_settings
+from chatd.config_kinds import AUTO
 from chatd.engine.messages import StepOutput
 from chatd.engine.plan import StepPlan, StepRow
 from chatd.ids import Rid
