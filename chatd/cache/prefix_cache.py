@@ -188,7 +188,7 @@ class PrefixCache:
         if key and key not in self._shared:
             self._shared.append(key)
 
-    # -- inside -------------------------------------------------------------------------------------------
+    # -- inside
 
     def _match(self, key: bytes, namespace: Namespace) -> Match:
         require(namespace != SHARED, "a request needs a namespace of its own")
@@ -235,9 +235,7 @@ class PrefixCache:
     def _store(self, lease: Lease, ids: Sequence[int], kv_len: int, *, final: bool) -> None:
         size = self.page_size
         if kv_len > min(len(ids), len(lease.pages) * size):
-            raise ValueError(
-                f"kv_len {kv_len} is beyond {len(ids)} ids or {len(lease.pages)} pages of {size}"
-            )
+            raise ValueError(f"kv_len {kv_len} is beyond {len(ids)} ids or {len(lease.pages)} pages")
         if not (self.enabled and lease.node.attached and not lease.tainted):
             return
         full_len = kv_len - kv_len % size
@@ -281,7 +279,7 @@ class PrefixCache:
         lease.pages = []
         lease.released = True
 
-    # -- checking -----------------------------------------------------------------------------------------
+    # -- checking
 
     def check(self, leases: Iterable[Lease] = ()) -> None:
         """Recompute every count by walking; ``leases`` are all that live. Raises `BrokenInvariant`."""
@@ -298,9 +296,8 @@ class PrefixCache:
         for node in self._tree.walk():
             if node.namespace == SHARED:
                 key = self._tree.key_to(node)
-                require(
-                    any(mark.startswith(key) for mark in self._shared), "a prompt is shared by nobody's wish"
-                )
+                marked = any(mark.startswith(key) for mark in self._shared)
+                require(marked, "a prompt is shared by nobody's wish")
         self._check_owners(live, [node for node in lock_refs if not node.attached])
 
     def _check_lease(self, lease: Lease) -> None:
@@ -317,9 +314,7 @@ class PrefixCache:
     def _check_owners(self, live: Sequence[Lease], detached: Sequence[RadixNode]) -> None:
         """The page law: free, tree, detached and request together own each page exactly once."""
         owned = list(self._pool.free_pages())
-        for node in self._tree.walk():
-            owned += node.pages
-        for node in detached:
+        for node in [*self._tree.walk(), *detached]:
             owned += node.pages
         for lease in live:
             owned += lease.pages[lease.tree_len // self.page_size :]

@@ -275,8 +275,7 @@ class RadixTree:
     # -- shrinking
 
     def evict(self, num_pages: int, on_evict: Callable[[Evicted], None]) -> None:
-        """Free ``num_pages`` pages (at most ``evictable_pages``), each the last of the least recently used
-        leaf.
+        """Free ``num_pages`` pages (at most ``evictable_pages``) off the ends of the least recently used leaves.
 
         ``on_evict`` is called while they still are what the tree says.
         """
@@ -293,9 +292,7 @@ class RadixTree:
                 self._drop_pages(leaf, count)
 
     def detach(self, top: RadixNode) -> None:
-        """Take ``top`` and all below it out of the tree for good. Held nodes keep their pages until let
-        go.
-        """
+        """Take ``top`` and all below it out of the tree for good. Held nodes keep their pages till let go."""
         require(top.attached, "a node was detached twice")
         top.parent.unhang(top, self.page_bytes)
         below = [top]
