@@ -5,9 +5,6 @@ from dataclasses import dataclass
 
 from chatd.errors import ModelFileError
 
-FAMILIES = ("llama", "mistral", "qwen2")
-"""Architectures the decoder computes: RMS norm, rotary half-split attention, SwiGLU, optional q/k/v bias."""
-
 _LIMITS = {
     "vocab_size": 1 << 21,
     "context_length": 1 << 24,
@@ -81,12 +78,15 @@ class ModelConfig:
         return self
 
 
-def family(architecture: str) -> str:
-    """The architecture itself if it is supported. Raises ModelFileError naming it otherwise."""
-    if architecture not in FAMILIES:
+def family(architecture: str, supported: tuple[str, ...]) -> str:
+    """The architecture itself if it is supported. Raises ModelFileError naming it otherwise.
+
+    All of them are computed alike: RMS norm, rotary attention over halves, SwiGLU, biases on q, k, v and o.
+    """
+    if architecture not in supported:
         raise ModelFileError(
             f"models of the architecture {architecture[:80]!r} are not supported; "
-            f"these are: {', '.join(FAMILIES)}"
+            f"these are: {', '.join(supported)}"
         )
     return architecture
 

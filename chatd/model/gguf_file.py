@@ -13,6 +13,9 @@ from chatd.model.config import Fields, ModelConfig, Rope, family
 from chatd.model.gguf_header import GgufHeader, TensorInfo
 from chatd.text.tokenizer import Tokenizer
 
+_ARCHITECTURES = ("llama", "qwen2")
+"""Mistral's files say llama."""
+
 _CHUNK_ELEMENTS = 1 << 22
 """Dequantised at a time: 16 MiB of float32, which bounds the peak above the finished weights."""
 
@@ -27,6 +30,12 @@ class GgufFile:
         self.config = read_config(self.header)
         self._interleaved = self.config.architecture == "llama"
         _check_kinds(self.header)
+
+    def names(self) -> set[str]:
+        return set(self.header.tensors)
+
+    def own_name(self, name: str) -> str:
+        return name
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         info = self.header.tensors.get(name)
@@ -88,7 +97,7 @@ def half_split(rows: Tensor, heads: int) -> Tensor:
 def read_config(header: GgufHeader) -> ModelConfig:
     """Raises ModelFileError naming the key that is missing, wrong or unsupported."""
     scalars = header.scalars()
-    architecture = family(Fields(scalars).text("general.architecture"))
+    architecture = family(Fields(scalars).text("general.architecture"), _ARCHITECTURES)
     keys = Fields(scalars, architecture + ".")
     for key in ("expert_count", "attention.sliding_window"):
         if keys.integer(key, 0):

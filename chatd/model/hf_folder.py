@@ -13,6 +13,8 @@ from chatd.model.safetensors_header import StTensor, read_header
 from chatd.text.tokenizer import Tokenizer
 
 _MAX_JSON_BYTES = 4 << 20
+ARCHITECTURES = ("llama", "mistral", "qwen2")
+
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
@@ -24,13 +26,19 @@ class HfFolder:
         self._files: dict[str, Path] = {}
         self._tensors: dict[str, StTensor] = {}
         config = read_json(folder / "config.json")
-        family(Fields(config).text("model_type"))
+        family(Fields(config).text("model_type"), ARCHITECTURES)
         for path in weight_files(folder):
             for name, tensor in read_header(path).items():
                 if name in self._tensors:
                     raise ModelFileError(f"the tensor {name[:80]!r} is in two files")
                 self._tensors[name], self._files[name] = tensor, path
         self.config = read_config(config, folder.name, self._tensors)
+
+    def names(self) -> set[str]:
+        return set(self._tensors)
+
+    def own_name(self, name: str) -> str:
+        return hf_name(name)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         tensor = self._tensors.get(hf_name(name))
@@ -132,7 +140,7 @@ def refuse_pickles(folder: Path) -> None:
 def read_config(config: Mapping[str, Any], name: str, tensors: Mapping[str, StTensor]) -> ModelConfig:
     """Raises ModelFileError naming the key that is missing, wrong or unsupported."""
     keys = Fields(config)
-    architecture = family(keys.text("model_type"))
+    architecture = keys.text("model_type")
     if keys.text("hidden_act", "silu") != "silu":
         raise ModelFileError(f"the activation {keys.text('hidden_act')[:40]!r} is not supported (silu is)")
     if keys.flag("mlp_bias", False):

@@ -57,14 +57,24 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         layer |= {"attn_q.bias": (q,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)}
     if config.o_bias:
         layer["attn_output.bias"] = (hidden,)
+    if config.rope.kind == "tensor":
+        shapes["rope_freqs.weight"] = (config.head_dim // 2,)
     for i in range(config.n_layers):
         shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
     return shapes
 
 
+_UNREAD = ("lm_head.weight", "rope_freqs.weight", "rotary_emb.inv_freq")
+"""Endings of tensors that may be there without being read: they say what the configuration says too."""
+
+
 def check_shapes(config: ModelConfig, source: TensorSource) -> None:
-    """Raises ModelFileError naming the first tensor that is missing or of another shape."""
-    for name, shape in expected_shapes(config).items():
+    """Raises ModelFileError naming the first tensor that is missing, misshapen or not computed with."""
+    expected = expected_shapes(config)
+    for name in sorted(source.names() - {source.own_name(name) for name in expected}):
+        if not name.endswith(_UNREAD):
+            raise ModelFileError(f"the tensor {name[:80]} is none of this architecture's")
+    for name, shape in expected.items():
         found = source.shape(name)
         if found is None:
             raise ModelFileError(f"the tensor {name} is missing")

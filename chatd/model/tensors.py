@@ -8,6 +8,14 @@ from torch import Tensor
 class TensorSource(Protocol):
     """Tensors by the decoder's own names (see `chatd.model.names`), read on demand."""
 
+    def names(self) -> set[str]:
+        """All tensors of the file, by its own names."""
+        ...
+
+    def own_name(self, name: str) -> str:
+        """The file's name for one of the decoder's."""
+        ...
+
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Shape, or None if the file has no such tensor."""
         ...

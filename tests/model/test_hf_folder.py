@@ -113,6 +113,20 @@ def test_missing_shard_is_named(tmp_path: Path) -> None:
         open_model(folder)
 
 
+def test_a_tensor_that_would_be_ignored_is_refused(tmp_path: Path) -> None:
+    """Leaving out what a model computes with gives answers that only look right."""
+    from safetensors.torch import load_file, save_file
+
+    path = write_folder(tmp_path / "model") / "model.safetensors"
+    tensors = load_file(path)
+    norm = tensors["model.norm.weight"].clone()
+    save_file(tensors | {"model.layers.0.self_attn.rotary_emb.inv_freq": norm[:8].clone()}, path)
+    open_model(path.parent)
+    save_file(tensors | {"model.layers.0.self_attn.q_norm.weight": norm}, path)
+    with pytest.raises(ModelFileError, match=r"q_norm\.weight is none of"):
+        open_model(path.parent)
+
+
 def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "model")
     (folder / "more.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
