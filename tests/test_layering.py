@@ -32,9 +32,7 @@ BARE_ALLOWED = frozenset({"torch", "triton", "numpy", "chatd", "chatd_kernels"})
 
 FORBIDDEN = (
     ("chatd_kernels", "chatd"),
-    ("chatd.store", "chatd.engine.engine"),
-    ("chatd.store", "chatd.engine.scheduler"),
-    ("chatd.store", "chatd.engine.runner"),
+    ("chatd.store", "chatd.engine"),
     ("chatd.store", "chatd.server"),
     ("chatd.engine", "chatd.store"),
     ("chatd.engine", "chatd.server"),
