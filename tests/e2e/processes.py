@@ -131,8 +131,16 @@ class RawSocket:
 
 
 @contextlib.asynccontextmanager
-async def raw_socket(server: ChatdProcess) -> AsyncIterator[RawSocket]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
+async def raw_socket(
+    server: ChatdProcess, *, limit: int = 1 << 16, receive_buffer: int | None = None
+) -> AsyncIterator[RawSocket]:
+    """Twice ``limit`` bytes are taken before somebody reads, besides the kernel's ``receive_buffer``."""
+    kernel = socket.socket()
+    if receive_buffer is not None:
+        kernel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    kernel.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(kernel, ("127.0.0.1", port_of(server)))
+    reader, writer = await asyncio.open_connection(sock=kernel, limit=limit)
     try:
         yield RawSocket(reader, writer)
     finally:

@@ -1,12 +1,12 @@
 """V1, S1, S2, S4, T1 and odd requests, as bytes on a socket of the real process."""
 
-import base64
 import json
 from typing import Any
 
 import pytest
 
 from chatd.server import protocol as wire
+from tests.e2e.frames import status_of, upgrade
 from tests.e2e.processes import ToyProcess, client_of, completion, engine_of, get, port_of, post, raw_socket
 
 NAMES = {
@@ -48,10 +48,6 @@ async def ask(server: ToyProcess, line: str, *headers: str, body: bytes = b"", h
     async with raw_socket(server) as raw:
         await raw.send("\r\n".join([*lines, "", ""]).encode() + body)
         return await raw.rest()
-
-
-def status_of(answer: bytes) -> int:
-    return int(answer.split(b" ", 2)[1])
 
 
 def body_of(answer: bytes) -> Any:
@@ -103,18 +99,6 @@ ORIGINS = {
     "file://": False,
     "http://127.0.0.1:{port}": True,
 }
-
-
-def upgrade(*headers: str) -> tuple[str, ...]:
-    key = base64.b64encode(bytes(16)).decode()
-    return (
-        "Upgrade: websocket",
-        "Connection: Upgrade",
-        f"Sec-WebSocket-Key: {key}",
-        "Sec-WebSocket-Version: 13",
-        "Sec-WebSocket-Protocol: chatd.v1",
-        *headers,
-    )
 
 
 @pytest.mark.parametrize("origin", ORIGINS)
