@@ -275,7 +275,7 @@ class RadixTree:
     # -- shrinking
 
     def evict(self, num_pages: int, on_evict: Callable[[Evicted], None]) -> None:
-        """Free ``num_pages`` pages (at most ``evictable_pages``) off the ends of the least recently used leaves.
+        """Free ``num_pages`` (at most ``evictable_pages``) from the ends of the least recently used leaves.
 
         ``on_evict`` is called while they still are what the tree says.
         """
