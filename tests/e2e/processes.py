@@ -7,11 +7,12 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+import pytest
 from websockets.asyncio.client import connect
 
 from chatd.cli.connect import get_json
@@ -23,6 +24,12 @@ from tests.support.live_server import Client
 GRACE_S = 0.3
 RST = struct.pack("ii", 1, 0)
 """SO_LINGER that makes closing a reset."""
+
+
+def counts(scaled: Sequence[Any], full: Sequence[Any], *, seconds: tuple[int, int]) -> list[Any]:
+    """Values of a test's parameters for the default and for the full run, and what time each may take."""
+    limit, full_limit = (pytest.mark.timeout(limit) for limit in seconds)
+    return [pytest.param(*scaled, marks=limit), pytest.param(*full, marks=[pytest.mark.full, full_limit])]
 
 
 class ToyProcess(ChatdProcess):

@@ -13,6 +13,7 @@ from tests.e2e.processes import (
     ToyProcess,
     client_of,
     completion,
+    counts,
     engine_of,
     raw_socket,
     until_at_rest,
@@ -93,10 +94,7 @@ class Aborts:
                 raw.reset()
 
 
-@pytest.mark.parametrize(
-    ("count", "seed"), [(80, 1), pytest.param(1000, 2, marks=[pytest.mark.full, pytest.mark.timeout(300)])]
-)
-@pytest.mark.timeout(50)
+@pytest.mark.parametrize(("count", "seed"), counts((80, 1), (1000, 2), seconds=(50, 300)))
 async def test_b1_abort_anywhere(data_dir: Path, count: int, seed: int) -> None:
     limits = ["--max-running", "8", "--step-tokens", "64"]
     async with ToyProcess(data_dir, *limits, step_s=0.001, pages=160) as server:

@@ -10,7 +10,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from chatd.server import protocol as wire
-from tests.e2e.processes import ToyProcess, client_of, get, verify
+from tests.e2e.processes import ToyProcess, client_of, counts, get, verify
 from tests.support.live_server import Client
 
 STREAMS = 8
@@ -93,7 +93,9 @@ async def goes_on(server: ToyProcess, watcher: Watcher) -> None:
     whole = watcher.text.get(last.response_id, "") + client.text.get(last.response_id, "")
     assert ending.last_seq >= seen
     view = await get(server, f"/api/v1/conversations/{last.conversation_id}")
-    assert view["messages"][-1]["text"] == whole
+    # Not always the last message: the server may have died with the next question stored and unconfirmed.
+    [answer] = [m for m in view["messages"] if m["id"] == last.message_id]
+    assert answer["text"] == whole
     async with client_of(server) as client:
         await client.send(watcher.asked[-1])
         assert await client.until(wire.ResponseCreated) == last
@@ -106,8 +108,7 @@ async def goes_on(server: ToyProcess, watcher: Watcher) -> None:
     assert client.text[follow.response_id] == "01234"
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=[pytest.mark.full, pytest.mark.timeout(300)])])
-@pytest.mark.timeout(50)
+@pytest.mark.parametrize("rounds", counts((2,), (30,), seconds=(50, 300)))
 async def test_kill_9_at_a_random_moment(data_dir: Path, rounds: int) -> None:
     draw, watchers = random.Random(rounds), list[Watcher]()
     for _ in range(rounds):
