@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from chatd.errors import SetupError
 
 LOCK_NAME = "server.lock"
 ADDRESS_NAME = "server.json"
+LOOK_S = 0.2
+"""`live_server` holds the lock for the blink of an eye: that must not keep a server from starting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ def hold_data_dir(path: Path) -> Iterator[None]:
     except OSError as error:
         raise SetupError(f"The data folder {path} cannot be written: {error.strerror}.") from None
     with lock:
-        if not _try_lock(lock):
+        if not _lock_within(lock, LOOK_S):
             pid, server = lock.read(), read_address(path)
             owner = f"Process {pid}" if pid else "Another process"
             where = f" and serves it at {server.url}" if server else ""
@@ -70,6 +73,7 @@ def hold_data_dir(path: Path) -> Iterator[None]:
                 f"{owner} is already using the data folder {path}{where}. "
                 "Stop it first, or choose another folder with --data-dir."
             )
+        (path / ADDRESS_NAME).unlink(missing_ok=True)  # of one that was killed
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
@@ -78,6 +82,14 @@ def hold_data_dir(path: Path) -> Iterator[None]:
         finally:
             (path / ADDRESS_NAME).unlink(missing_ok=True)
             lock.truncate(0)
+
+
+def _lock_within(lock: IO[Any], seconds: float) -> bool:
+    """Whether the lock could be had; it is asked for at least once."""
+    until = time.monotonic() + seconds
+    while not (is_ours := _try_lock(lock)) and time.monotonic() < until:
+        time.sleep(seconds / 20)
+    return is_ours
 
 
 def _try_lock(lock: IO[Any]) -> bool:

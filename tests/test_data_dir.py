@@ -1,8 +1,10 @@
 """One server at a time, whatever became of the last one."""
 
+import fcntl
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -81,7 +83,16 @@ def test_a_killed_server_leaves_nothing_to_clean_up(tmp_path: Path) -> None:
     assert read_address(tmp_path) is not None
     assert live_server(tmp_path) is None
     with hold_data_dir(tmp_path):
-        pass
+        assert live_server(tmp_path) is None  # and not the dead one's, until this one listens
+
+
+def test_a_look_at_the_folder_does_not_keep_a_server_from_starting(tmp_path: Path) -> None:
+    end(start_holder(tmp_path), kill=True)
+    with (tmp_path / "server.lock").open("rb") as look:
+        fcntl.flock(look, fcntl.LOCK_EX)
+        threading.Timer(0.05, fcntl.flock, (look, fcntl.LOCK_UN)).start()
+        with hold_data_dir(tmp_path):
+            pass
 
 
 def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:

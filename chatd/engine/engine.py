@@ -28,7 +28,8 @@ class _Stop:
 class Engine:
     """Runs a scheduler and a runner on a thread of its own.
 
-    ``post`` is called on the engine thread, once a step at most, in order; it must not block.
+    ``post`` is called on the engine thread, at the start and once a step at most, in order; it must not
+    block.
     `submit`, `abort` and `stop` may be called from any thread and never wait for a step.
     """
 
@@ -87,6 +88,7 @@ class Engine:
 
     def _main(self) -> None:
         try:
+            self._post(self._scheduler.report())  # the pages there are, before any work
             while self._drain_inbox():
                 self._busy_since = self._clock()
                 self._step()

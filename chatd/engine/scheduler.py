@@ -370,6 +370,10 @@ class Scheduler:
             )
         )
 
+    def report(self) -> StepOutput:
+        """What there is to say between two steps: the levels, and what has not been said yet."""
+        return self._output()
+
     def _output(self) -> StepOutput:
         cache, updates = self.cache, tuple(self._updates)
         self._updates = []

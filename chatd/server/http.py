@@ -6,8 +6,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from chatd.errors import BadFrame, ChatdError, TooLarge
-from chatd.server.strict_json import Limits, check_json, explained
+from chatd.errors import ChatdError, TooLarge
+from chatd.server.strict_json import Limits, check_json, explained, malformed
 from chatd.server.views import error_of
 
 BodyT = TypeVar("BodyT")
@@ -55,4 +55,4 @@ def decode_json(raw: bytes, shape: type[BodyT], limits: Limits = BODY_LIMITS) ->
     except msgspec.ValidationError as error:
         raise explained(error) from error
     except msgspec.DecodeError as error:
-        raise BadFrame(f"not valid JSON: {error}") from error
+        raise malformed(raw, error) from error

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from chatd.errors import BadFrame, ChatdError, InvalidParameter
-from chatd.server.strict_json import Limits, check_json, explained
+from chatd.server.strict_json import Limits, check_json, explained, malformed
 
 SUBPROTOCOL = "chatd.v1"
 FRAME_LIMITS = Limits(max_bytes=1 << 20, max_depth=32, max_tokens=20_000)
@@ -326,7 +326,7 @@ def _decode(raw: bytes) -> ClientEvent:
         why = explained(error)
         raise (BadFrame(f"unknown type: {error}") if why.param == "type" else why) from error
     except msgspec.DecodeError as error:
-        raise BadFrame(f"not valid JSON: {error}") from error
+        raise malformed(raw, error) from error
     if isinstance(event, ResponseCreate):
         event.check()
     return event

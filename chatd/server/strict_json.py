@@ -37,6 +37,9 @@ _COLON = re.compile(rb"[ \t\r\n]*+:")
 _LONG_NUMBER = re.compile(rb"[-+.0-9eE]{%d}" % (MAX_NUMBER_CHARS + 1))
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*+\\u0000")
 
+_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+
 
 def check_json(raw: bytes, limits: Limits) -> None:
     """Raise `BadFrame` if ``raw`` breaks a limit, repeats a key or holds a NUL."""
@@ -88,10 +91,17 @@ def _add_key(keys: set[bytes], token: bytes) -> None:
         try:
             key = msgspec.json.decode(token, type=str).encode()
         except msgspec.DecodeError as error:
-            raise BadFrame(f"not valid JSON: {error}") from error
+            raise malformed(token, error) from error
     if key in keys:
         raise BadFrame(f"duplicate key {key[:64].decode(errors='replace')!r}")
     keys.add(key)
+
+
+def malformed(raw: bytes, error: msgspec.DecodeError) -> BadFrame:
+    """What a decoder did not like. Half a surrogate pair it only calls truncated, or malformed."""
+    if _SURROGATE.search(_PAIR.sub(b"", raw)):
+        return BadFrame("not valid JSON: a string holds half a surrogate pair")
+    return BadFrame(f"not valid JSON: {error}")
 
 
 def explained(error: msgspec.ValidationError) -> ChatdError:

@@ -5,7 +5,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from chatd.engine.messages import Finished, FinishReason, Piece, StepOutput, Update
+from chatd.engine.messages import EngineState, Finished, FinishReason, Piece, StepOutput, Update
 from chatd.engine.plan import StepPlan
 from chatd.ids import Rid
 from tests.support.engines import ChecksumRunner, Gate, request, toy_engine
@@ -21,6 +21,9 @@ class Outbox:
 
     def __call__(self, out: StepOutput) -> None:
         self._queue.put(out)
+
+    def first(self) -> StepOutput:
+        return self._queue.get(timeout=20)
 
     def until_finished(self, rid: str) -> Finished:
         while True:
@@ -67,6 +70,13 @@ def test_abort_while_a_step_runs(outbox: Outbox) -> None:
     gate.open()
     finished = outbox.until_finished("a")
     assert (finished.reason, finished.generated) == (FinishReason.CANCELLED, 1)
+    engine.stop(5)
+
+
+def test_the_pages_are_known_before_any_work(outbox: Outbox) -> None:
+    engine = toy_engine(outbox, num_pages=64)
+    engine.start()
+    assert outbox.first().state == EngineState(free_pages=64, total_pages=64)
     engine.stop(5)
 
 

@@ -159,6 +159,13 @@ def test_l1_empty_text(text: str, place: dict[str, str]) -> None:
     assert (error.code, error.param, error.idempotency_key) == ("invalid_parameter", "input", "k")
 
 
+@pytest.mark.parametrize("name", ["lone high surrogate", "lone low surrogate", "swapped surrogates"])
+def test_m1_half_a_surrogate_pair_is_called_so(name: str) -> None:
+    error = wire.decode_client(BAD_FRAMES[name][0])
+    assert isinstance(error, wire.Error)
+    assert "half a surrogate pair" in error.message
+
+
 def test_errors_name_the_field_and_the_request() -> None:
     error = wire.decode_client(subscribe(after_seq="1"))
     assert isinstance(error, wire.Error)
