@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import re
 import signal
 import sys
@@ -19,7 +20,7 @@ from chatd.cli.chat_screen import Screen, harmless, screen_for
 from chatd.cli.connect import get_json, server_url, wait_ready
 from chatd.cli.ids import new_id
 from chatd.cli.options import common_options, settings_from
-from chatd.errors import ChatdError, NotFound
+from chatd.errors import ChatdError, NotFound, SetupError
 from chatd.server.protocol import (
     AnyEnding,
     ResponseCancelled,
@@ -42,23 +43,31 @@ Ctrl-C stops an answer. A line that ends in \\ goes on in the next."""
 
 @dataclass
 class Talk:
-    """The conversation so far, as far as the next request has to name it."""
+    """The conversation so far, as far as the next request has to name it.
+
+    ``unheard`` is a request whose answer was not heard to its end because the server could not be reached.
+    """
 
     url: str
     params: dict[str, Any]
     conversation_id: str | None = None
     last_answer_id: str | None = None
+    unheard: ResponseCreate | None = None
 
     def resume(self, view: dict[str, Any]) -> None:
         """Go on with a conversation as the server shows it; an empty ``view`` is a new one."""
         answers = [message["id"] for message in _path(view) if message["role"] == "assistant"]
         self.conversation_id = view.get("id")
         self.last_answer_id = answers[-1] if answers else None
+        self.unheard = None
 
     def message(self, text: str) -> ResponseCreate:
         return ResponseCreate(new_id(), input=text, conversation_id=self.conversation_id, params=self.params)
 
     def retry(self) -> ResponseCreate:
+        """The unheard request as it was: its key makes sure that it is answered only once."""
+        if self.unheard is not None:
+            return self.unheard
         return ResponseCreate(new_id(), regenerate=self._answer(), params=self.params)
 
     def go_on(self) -> ResponseCreate:
@@ -154,18 +163,31 @@ def _path(view: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _once(runner: asyncio.Runner, talk: Talk, screen: Screen) -> int:
     """One message from standard input."""
-    text = sys.stdin.read().strip()
-    if not text:
-        raise click.UsageError("there is no message: standard input is empty.")
+    text = piped_text(sys.stdin.buffer.read())
     ending = _answer(runner, talk, talk.message(text), screen)
     if ending is None or isinstance(ending, ResponseCancelled):
         return EXIT_INTERRUPTED
     return EXIT_FAILED if isinstance(ending, ResponseFailed) else 0
 
 
+def piped_text(raw: bytes) -> str:
+    """UTF-8, whatever the locale. `UsageError` for anything else, and for nothing."""
+    try:
+        text = raw.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(
+            f"standard input is not UTF-8 text: byte {error.start:,} is 0x{raw[error.start]:02x}."
+        ) from None
+    if not text:
+        raise click.UsageError("there is no message: standard input is empty.")
+    return text
+
+
 def _converse(runner: asyncio.Runner, talk: Talk, console: Console, *, as_json: bool) -> int:
     import readline  # noqa: F401  (gives input() its line editing and history)
 
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # see `_read_line`
     prompt = "" if as_json else "> "
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while _obey(runner, talk, next_message(prompt, console), console, as_json=as_json):
@@ -209,24 +231,35 @@ def _obey(runner: asyncio.Runner, talk: Talk, line: str, console: Console, *, as
         return _answer(runner, talk, create, screen_for(as_json=as_json, console=console)) is not None
     except ChatdError as error:
         console.print(error.message, style="red", markup=False)
+        if talk.unheard is not None:
+            console.print("Your message is kept: /retry sends it again.", style="dim")
         return True
 
 
 def _read_message(prompt: str) -> str:
-    """One line of a person, or several joined by backslashes."""
-    lines = [input(prompt)]
+    """One line of a person, or several joined by backslashes. Bytes that are no text come as U+FFFD."""
+    lines = [_read_line(prompt)]
     while lines[-1].endswith("\\"):
         lines[-1] = lines[-1][:-1]
-        lines.append(input("  "))
+        lines.append(_read_line("  "))
     return "\n".join(lines)
+
+
+def _read_line(prompt: str) -> str:
+    line = input(prompt)
+    return line.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _answer(runner: asyncio.Runner, talk: Talk, create: ResponseCreate, screen: Screen) -> AnyEnding | None:
     """Have one answer shown. None: the person left in the middle of it."""
+    talk.unheard = None
     try:
         return runner.run(_interruptible(AnswerClient(talk.url, create), talk, screen))
     except asyncio.CancelledError:
         return None
+    except SetupError:
+        talk.unheard = create
+        raise
     finally:
         screen.close()
 

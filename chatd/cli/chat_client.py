@@ -5,7 +5,7 @@
        +------------ connection lost, or the server says "later" -----------+
 
 The idempotency key makes it safe to send a create again whose answer was never heard; ``seq`` makes
-every piece of text arrive once.
+every piece of text arrive once. A server that answers "not ready" is there: it is waited for without limit.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
 
-from chatd.cli.connect import ServerRefused, is_local
-from chatd.errors import BadFrame, SetupError
+from chatd.cli.connect import ServerRefused, in_words, is_local
+from chatd.errors import BadFrame, NotReady, SetupError
 from chatd.server.protocol import (
     SUBPROTOCOL,
     AnyEnding,
@@ -37,6 +37,8 @@ from chatd.server.protocol import (
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 MOST_TRIES = 12
 """Failed tries in a row, about 40 s of pauses, before giving up."""
+READY_PAUSE_S = 0.5
+"""Between two looks at a server that is not ready yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,10 @@ Heard = ServerEvent | Waiting
 
 class _Later(Exception):
     """The server asked to come again."""
+
+
+class _NotReady(Exception):
+    """It is there, and will say the same until its model is."""
 
 
 def socket_url(url: str) -> str:
@@ -79,8 +85,20 @@ async def hello(url: str) -> SessionCreated:
                 if isinstance(event := _known(frame), SessionCreated):
                     return event
     except (OSError, ConnectionClosed, InvalidHandshake) as error:
-        raise SetupError(f"The server at {url} cannot be reached: {error}.") from None
+        raise SetupError(f"The server at {url} cannot be reached: {_why(error)}.") from None
     raise SetupError(f"The server at {url} closed the connection. It may be stopping; try again.")
+
+
+def _why(error: Exception) -> str:
+    match error:
+        case ConnectionClosed() | InvalidMessage():
+            return "the connection was cut"
+        case InvalidStatus():
+            return f"it answers with status {error.response.status_code}"
+        case InvalidHandshake():
+            return "it does not speak chatd.v1 there"
+        case _:
+            return in_words(error)
 
 
 def _known(frame: str | bytes) -> ServerEvent | None:
@@ -120,13 +138,24 @@ class AnswerClient:
             try:
                 async with open_socket(self._url) as socket:
                     return await self._hear(socket, heard)
+            except _NotReady as error:
+                self._tries = 0
+                waiting = Waiting(str(error), READY_PAUSE_S)
             except (OSError, ConnectionClosed, InvalidHandshake, _Later) as error:
-                self._tries += 1
-                if self._tries >= MOST_TRIES:
-                    raise SetupError(f"The server at {self._url} cannot be reached: {error}.") from None
-                pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._tries - 1))
-                heard(Waiting(str(error), pause))
-                await self._sleep(pause)
+                waiting = self._failed_try(error)
+            heard(waiting)
+            await self._sleep(waiting.pause_s)
+
+    def _failed_try(self, error: Exception) -> Waiting:
+        """How long to wait. `SetupError` after too many in a row."""
+        self._tries += 1
+        reached = isinstance(error, _Later)
+        reason = str(error).rstrip(".") if reached else _why(error)
+        if self._tries >= MOST_TRIES:
+            what = "does not take the message" if reached else "cannot be reached"
+            raise SetupError(f"The server at {self._url} {what}: {reason}.")
+        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._tries - 1))
+        return Waiting(reason if reached else f"the server cannot be reached: {reason}", pause)
 
     async def _hear(self, socket: ClientConnection, heard: Callable[[Heard], None]) -> AnyEnding:
         canceller = asyncio.create_task(self._send_cancel(socket))
@@ -163,6 +192,8 @@ class AnswerClient:
                 is_new = event.seq > self._seq
                 self._seq = max(self._seq, event.seq)
             case Error() if self._is_mine(event):
+                if event.code == NotReady.code:
+                    raise _NotReady(event.message.rstrip("."))
                 if event.retryable:
                     raise _Later(event.message)
                 raise ServerRefused(event.message)

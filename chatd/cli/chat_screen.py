@@ -45,8 +45,15 @@ class PlainScreen:
 
     def __init__(self, out: TextIO, err: TextIO) -> None:
         self._out, self._err, self._at_start = out, err, True
+        self._waits = False
 
     def heard(self, event: Heard) -> None:
+        if isinstance(event, Waiting):
+            if not self._waits:
+                self.note(f"Waiting: {event.reason}.")
+            self._waits = True
+            return
+        self._waits = False
         if isinstance(event, ResponseDelta):
             self._out.write(event.delta)
             self._out.flush()
@@ -112,7 +119,7 @@ class TerminalScreen:
                 self._console.file.flush()
                 self._at_start = text.endswith("\n") if text else self._at_start
             case Waiting(reason=reason, pause_s=pause):
-                self._say(f"{reason}; trying again in {pause:.1f} s")
+                self._say(f"{reason}; trying again in {pause:.1f} s" if pause >= 1 else reason)
             case _ if isinstance(event, AnyEnding):
                 self._end(event)
 

@@ -1,6 +1,7 @@
-"""Where the running server is, and small questions to it over HTTP."""
+"""Where the running server is, small questions to it over HTTP, and what a lost connection is in words."""
 
 import json
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -10,7 +11,7 @@ from urllib.parse import urlsplit
 
 from chatd.config import Settings, is_loopback
 from chatd.data_dir import live_server
-from chatd.errors import ChatdError, SetupError
+from chatd.errors import ChatdError, NotFound, SetupError
 
 TIMEOUT_S = 30.0
 POLL_S = 0.3
@@ -42,14 +43,35 @@ def is_local(url: str) -> bool:
     return is_loopback(urlsplit(url).hostname or "")
 
 
+def in_words(error: BaseException) -> str:
+    """What a failed connection means, without the system's numbers. Completes "cannot be reached: "."""
+    match error:
+        case ConnectionRefusedError():
+            return "nothing listens at that address"
+        case TimeoutError():
+            return "it does not answer"
+        case socket.gaierror():
+            return "no machine has that name"
+        case ConnectionError():
+            return "the connection was cut"
+        case OSError(strerror=None):  # several addresses were tried, each with its own reason
+            return "nothing answers at that address"
+        case OSError():
+            return str(error.strerror).lower()
+        case _:
+            return str(error).rstrip(".")
+
+
 def get_json(url: str, path: str) -> Any:
-    """The JSON at ``url + path``. `ServerRefused` for the server's own errors, `SetupError` for no answer."""
+    """The JSON at ``url + path``.
+
+    `NotFound` if there is none, `ServerRefused` for the server's other errors, `SetupError` for no answer.
+    """
     status, body = _get(url, path)
     if status >= 400:
         error = body.get("error") if isinstance(body, dict) else None
-        raise ServerRefused(
-            error["message"] if error else f"The server answered {path} with status {status}."
-        )
+        message = error["message"] if error else f"The server answered {path} with status {status}."
+        raise NotFound(message) if status == 404 else ServerRefused(message)
     return body
 
 
@@ -78,7 +100,8 @@ def _get(url: str, path: str) -> tuple[int, Any]:
         return error.code, _body(error.read())
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise SetupError(f"The server at {url} cannot be reached: {reason}.") from None
+        words = in_words(reason) if isinstance(reason, BaseException) else str(reason)
+        raise SetupError(f"The server at {url} cannot be reached: {words}.") from None
 
 
 def _body(raw: bytes) -> Any:

@@ -136,7 +136,7 @@ class AppState:
         if self.draining:
             raise Draining("the server is shutting down; connect again in a moment")
         if self.service is None:
-            raise NotReady("the model is still loading; /readyz says how far it is")
+            raise NotReady(f"the model is loading, {100 * self.progress:.0f} %")
         return self.service
 
     def conversation_changed(self, namespace: Namespace, conversation: Conversation) -> None:

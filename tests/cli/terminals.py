@@ -20,7 +20,7 @@ def environment(**extra: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": path, "TERM": "xterm-256color", "COLUMNS": "100"} | extra
 
 
-async def piped(args: Sequence[str], text: str = "", **extra: str) -> tuple[int, str, str]:
+async def piped(args: Sequence[str], text: str | bytes = "", **extra: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of ``chatd *args`` fed with ``text``."""
     process = await asyncio.create_subprocess_exec(
         *CHATD,
@@ -30,7 +30,7 @@ async def piped(args: Sequence[str], text: str = "", **extra: str) -> tuple[int,
         stderr=asyncio.subprocess.PIPE,
         env=environment(**extra),
     )
-    out, err = await process.communicate(text.encode())
+    out, err = await process.communicate(text.encode() if isinstance(text, str) else text)
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
 

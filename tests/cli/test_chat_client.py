@@ -103,7 +103,7 @@ async def test_a_create_nobody_answered_is_sent_again_under_its_key() -> None:
 async def test_later_is_tried_again_and_no_is_not() -> None:
     async def busy(peer: Peer) -> None:
         await peer.take()
-        await peer.say(Error("not_ready", "The model is loading.", True, idempotency_key="key-1"))
+        await peer.say(Error("overloaded", "Too much is waiting.", True, idempotency_key="key-1"))
 
     async def refuses(peer: Peer) -> None:
         await peer.take()
@@ -112,11 +112,34 @@ async def test_later_is_tried_again_and_no_is_not() -> None:
     heard: list[Heard] = []
     async with ScriptedServer(busy, whole) as server:
         await AnswerClient(server.url, CREATE, Pauses()).run(heard.append)
-    assert heard[0] == Waiting("The model is loading.", 0.2)
+    assert heard[0] == Waiting("Too much is waiting", 0.2)
+    async with ScriptedServer(busy) as server:
+        with pytest.raises(SetupError, match="does not take the message: Too much is waiting"):
+            await AnswerClient(server.url, CREATE, Pauses()).run(heard.append)
     async with ScriptedServer(refuses) as server:
         with pytest.raises(ServerRefused, match="9 of 8"):
             await AnswerClient(server.url, CREATE, Pauses()).run(heard.append)
     assert server.connections == 1
+
+
+async def test_a_model_that_loads_is_waited_for_without_limit() -> None:
+    loads = 3 * MOST_TRIES
+
+    async def loading(peer: Peer) -> None:
+        await peer.take()
+        message = f"the model is loading, {server.connections} %"
+        if server.connections <= loads:
+            await peer.say(Error("not_ready", message, True, idempotency_key="key-1"))
+        else:
+            await peer.say(created("key-1"), delta(1, "Hello!"), ending(last_seq=1))
+
+    heard: list[Heard] = []
+    async with ScriptedServer(loading) as server:
+        await AnswerClient(server.url, CREATE, pauses := Pauses()).run(heard.append)
+    assert text_of(heard) == "Hello!"
+    assert heard[:loads] == [Waiting(f"the model is loading, {n} %", 0.5) for n in range(1, loads + 1)]
+    assert pauses.seconds == [0.5] * loads
+    assert {frame["idempotency_key"] for frame in server.received} == {"key-1"}
 
 
 async def test_other_responses_and_unknown_frames_do_not_matter() -> None:
@@ -163,8 +186,10 @@ async def test_giving_up_says_which_server() -> None:
     async with ScriptedServer(whole) as server:
         url = server.url
     heard: list[Heard] = []
-    with pytest.raises(SetupError, match=url):
+    with pytest.raises(SetupError, match=url) as caught:
         await AnswerClient(url, CREATE, pauses := Pauses()).run(heard.append)
+    assert caught.value.message.endswith("cannot be reached: nothing listens at that address.")
+    assert heard[0] == Waiting("the server cannot be reached: nothing listens at that address", 0.2)
     assert len(pauses.seconds) == len(heard) == MOST_TRIES - 1
     assert max(pauses.seconds) == 5.0
 

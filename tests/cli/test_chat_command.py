@@ -4,17 +4,23 @@ import asyncio
 import builtins
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from chatd.cli import chat
 from chatd.cli.chat import next_message
+from chatd.cli.chat_client import AnswerClient, Heard
+from chatd.errors import SetupError
 from chatd.server.protocol import (
+    AnyEnding,
     Error,
     Failure,
     ResponseCancelled,
+    ResponseCreate,
     ResponseFailed,
     ResponseIncomplete,
     SessionCreated,
@@ -155,6 +161,20 @@ async def test_nothing_piped_in_is_a_mistake() -> None:
     assert "standard input is empty" in err
 
 
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C", "POSIX"])
+async def test_bytes_that_are_no_text_are_a_mistake(locale: str) -> None:
+    async with ScriptedServer(greets, pages=READY) as server:
+        code, out, err = await piped(["chat", "--url", server.url], b"Hi \xf0\x28\x8c", LC_ALL=locale)
+    assert (code, out) == (2, "")
+    assert err.endswith("Error: standard input is not UTF-8 text: byte 3 is 0xf0.\n")
+
+
+async def test_text_is_utf_8_whatever_the_locale() -> None:
+    async with ScriptedServer(answers("Oui."), pages=READY) as server:
+        code, _, _ = await piped(["chat", "--url", server.url], "\ufeffça va ?\n", LC_ALL="POSIX")
+    assert (code, server.received[0]["input"]) == (0, "ça va ?")
+
+
 async def test_a_conversation_in_a_terminal() -> None:
     cut = ending(ResponseIncomplete, finish_reason="length")
     parts = (
@@ -264,6 +284,59 @@ async def test_a_second_ctrl_c_leaves_a_server_that_does_not_answer() -> None:
         await asked_to_stop.wait()
         person.press_ctrl_c()
         assert await person.exit_code() == 0
+
+
+async def test_a_message_outlives_a_restart_of_the_server() -> None:
+    async def loading(peer: Peer) -> None:
+        key = (await peer.take())["idempotency_key"]
+        await peer.say(Error("not_ready", "the model is loading, 43 %", True, idempotency_key=key))
+
+    async with (
+        ScriptedServer(greets, loading, loading, answers("Here."), pages=READY) as server,
+        Terminal("chat", "--url", server.url) as person,
+    ):
+        await person.until("> ")
+        person.type("Still there?\n")
+        await person.until("the model is loading, 43 %")
+        await person.until("Here.")
+        await person.until("> ")
+        person.type("\x04")
+        assert await person.exit_code() == 0
+    assert "Errno" not in person.shown
+    assert len({frame["idempotency_key"] for frame in server.received[1:]}) == 1
+
+
+async def test_a_pipe_says_once_that_it_waits() -> None:
+    async def loading(peer: Peer) -> None:
+        key = (await peer.take())["idempotency_key"]
+        await peer.say(Error("not_ready", "the model is loading, 43 %", True, idempotency_key=key))
+
+    async with ScriptedServer(loading, loading, answers("Here."), pages=READY) as server:
+        code, out, err = await piped(["chat", "--url", server.url], "Still there?")
+    assert (code, out, err) == (0, "Here.\n", "Waiting: the model is loading, 43 %.\n")
+
+
+def test_a_message_that_nobody_took_is_sent_again_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under its own key, so that a server that did take it answers once."""
+    sent: list[ResponseCreate] = []
+
+    class Unreachable(AnswerClient):
+        def __init__(self, url: str, create: ResponseCreate) -> None:
+            super().__init__(url, create)
+            sent.append(create)
+
+        async def run(self, heard: Callable[[Heard], None]) -> AnyEnding:
+            raise SetupError("The server cannot be reached.")
+
+    monkeypatch.setattr(chat, "AnswerClient", Unreachable)
+    console = Console(file=(out := io.StringIO()))
+    talk = chat.Talk("http://127.0.0.1:9", {})
+    with asyncio.Runner() as runner:
+        for line in ("Hello", "/retry", "/retry"):
+            assert chat._obey(runner, talk, line, console, as_json=True)
+    assert "/retry sends it again" in out.getvalue()
+    assert sent[0].input == "Hello"
+    assert sent == [sent[0]] * 3
 
 
 async def test_going_on_shows_where_it_was() -> None:

@@ -158,6 +158,7 @@ async def test_readiness_while_the_model_loads(data_dir: Path) -> None:
             "/v1/chat/completions", json={"messages": [{"role": "user", "content": "x"}]}
         )
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
+        assert answer.json()["error"]["message"] == "the model is loading, 25 %"
 
 
 async def test_d6_readiness_knows_a_stalled_engine_and_a_recovered_one(data_dir: Path) -> None:
