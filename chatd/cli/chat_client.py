@@ -27,6 +27,7 @@ from chatd.server.protocol import (
     ResponseCreated,
     ResponseDelta,
     ResponseSubscribe,
+    ServerDraining,
     ServerEvent,
     SessionCreated,
     SessionHello,
@@ -182,7 +183,7 @@ class AnswerClient:
         await socket.send(encode(ResponseCancel(self._response_id)), text=True)
 
     def _is_new(self, event: ServerEvent) -> bool:
-        """Take note of the event. False: not about this answer, or heard before."""
+        """Take note of the event. False: it does not bear on this answer, or was heard before."""
         match event:
             case ResponseCreated(idempotency_key=key) if key == self._create.idempotency_key:
                 is_new = not self._response_id
@@ -197,6 +198,8 @@ class AnswerClient:
                 if event.retryable:
                     raise _Later(event.message)
                 raise ServerRefused(event.message)
+            case ServerDraining():
+                is_new = True
             case _:
                 return getattr(event, "response_id", "") == self._response_id != ""
         self._tries = 0

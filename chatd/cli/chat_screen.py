@@ -11,12 +11,14 @@ from chatd.cli.chat_client import Heard, Waiting
 from chatd.cli.money import short
 from chatd.server.protocol import (
     AnyEnding,
+    ResponseCancelled,
     ResponseCreated,
     ResponseDelta,
     ResponseFailed,
     ResponseIncomplete,
     ResponsePrefill,
     ResponseQueued,
+    ServerDraining,
     encode,
 )
 
@@ -26,6 +28,9 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 def harmless(text: str) -> str:
     return CONTROLS.sub("\ufffd", text.replace("\r\n", "\n"))
+
+
+SHUT_DOWN = "The server shut down in the middle of this answer"
 
 
 class Screen(Protocol):
@@ -46,6 +51,7 @@ class PlainScreen:
     def __init__(self, out: TextIO, err: TextIO) -> None:
         self._out, self._err, self._at_start = out, err, True
         self._waits = False
+        self._server_stops = False
 
     def heard(self, event: Heard) -> None:
         if isinstance(event, Waiting):
@@ -64,6 +70,10 @@ class PlainScreen:
             self.note("The answer was cut off at the length limit.")
         elif isinstance(event, ResponseCreated) and event.dropped_turns:
             self.note(shortened(event))
+        elif isinstance(event, ServerDraining):
+            self._server_stops = True
+        elif isinstance(event, ResponseCancelled) and self._server_stops:
+            self.note(f"{SHUT_DOWN}; what there is of it is in conversation {event.conversation_id}.")
 
     def note(self, text: str) -> None:
         self.close()
@@ -101,6 +111,7 @@ class TerminalScreen:
         self._console = console
         self._status: Status | None = None
         self._at_start = True
+        self._server_stops = False
         self._say("waiting for the server")
 
     def heard(self, event: Heard) -> None:
@@ -120,6 +131,8 @@ class TerminalScreen:
                 self._at_start = text.endswith("\n") if text else self._at_start
             case Waiting(reason=reason, pause_s=pause):
                 self._say(f"{reason}; trying again in {pause:.1f} s" if pause >= 1 else reason)
+            case ServerDraining():
+                self._server_stops = True
             case _ if isinstance(event, AnyEnding):
                 self._end(event)
 
@@ -151,8 +164,14 @@ class TerminalScreen:
         self.close()
         if isinstance(event, ResponseFailed):
             self._console.print(failure(event), style="red", markup=False, highlight=False)
+            if event.last_seq:
+                self._console.print("/continue goes on from there, /retry starts again.", style="dim")
         elif isinstance(event, ResponseIncomplete):
             self._console.print("Cut off at the length limit; /continue goes on.", style="yellow")
+        elif isinstance(event, ResponseCancelled) and self._server_stops:
+            self._console.print(f"{SHUT_DOWN}; once it runs again, /continue goes on.", style="yellow")
+        elif isinstance(event, ResponseCancelled):
+            self._console.print("Stopped; /continue goes on.", style="dim")
         self._console.print(bill(event) + "\n", style="dim", markup=False, highlight=False)
 
 
@@ -169,7 +188,6 @@ def bill(event: AnyEnding) -> str:
     """One line: tokens, reused tokens, time to first token, speed, cost."""
     usage, timings, cost = event.usage, event.timings, event.cost
     parts = [
-        "stopped" if event.finish_reason == "cancelled" else "",
         f"{usage.prompt_tokens:,} in ({usage.gpu_hit + usage.disk_hit:,} reused)",
         f"{usage.output_tokens:,} out",
         "" if timings.ttft_ms is None else f"first token {timings.ttft_ms / 1000:.2f} s",

@@ -23,6 +23,7 @@ from chatd.server.protocol import (
     ResponseCreate,
     ResponseFailed,
     ResponseIncomplete,
+    ServerDraining,
     SessionCreated,
 )
 from tests.cli.scripted_server import Part, Peer, ScriptedServer, created, delta, ending
@@ -228,7 +229,8 @@ async def test_ctrl_c_stops_the_answer_and_the_conversation_goes_on() -> None:
         person.type("A story\n")
         await person.until("Once upon a time")
         person.press_ctrl_c()
-        await person.until("stopped · 44 in")
+        await person.until("Stopped; /continue goes on.")
+        await person.until("44 in")
         await person.until("> ")
         person.type("Shorter\n")
         await person.until("Sure.")
@@ -284,6 +286,46 @@ async def test_a_second_ctrl_c_leaves_a_server_that_does_not_answer() -> None:
         await asked_to_stop.wait()
         person.press_ctrl_c()
         assert await person.exit_code() == 0
+
+
+def cut_short(*, shut_down: bool) -> Part:
+    """An answer that somebody else than this client ends."""
+
+    async def part(peer: Peer) -> None:
+        await peer.say(created((await peer.take())["idempotency_key"]), delta(1, "Once upon"))
+        if shut_down:
+            await peer.say(ServerDraining(5.0))
+        await peer.say(ending(ResponseCancelled, finish_reason="cancelled", last_seq=1))
+
+    return part
+
+
+async def test_a_server_that_shuts_down_is_told_from_a_stop() -> None:
+    parts = cut_short(shut_down=True), answers("a time.")
+    async with (
+        ScriptedServer(greets, *parts, pages=READY) as server,
+        Terminal("chat", "--url", server.url) as person,
+    ):
+        await person.until("> ")
+        person.type("A story\n")
+        await person.until("The server shut down in the middle of this answer; once it runs again, /continue")
+        await person.until("> ")
+        assert "topped" not in person.shown
+        person.type("/continue\n")
+        await person.until("a time.")
+        await person.until("> ")
+        person.type("\x04")
+        assert await person.exit_code() == 0
+    assert server.received[-1]["continue"] == "m2"
+
+
+@pytest.mark.parametrize("shut_down", [True, False])
+async def test_a_pipe_is_told_of_a_shutdown(shut_down: bool) -> None:
+    async with ScriptedServer(cut_short(shut_down=shut_down), pages=READY) as server:
+        code, out, err = await piped(["chat", "--url", server.url], "A story")
+    assert (code, out) == (130, "Once upon\n")
+    assert err.startswith("The server shut down in the middle of this answer") is shut_down
+    assert ("conversation c1" in err) is shut_down
 
 
 async def test_a_message_outlives_a_restart_of_the_server() -> None:
