@@ -22,8 +22,17 @@ def sessions(settings: Settings) -> dict[str, Any]:
 
 
 def verdict(settings: Settings) -> dict[str, Any]:
-    """As ``GET /api/v1/report/verify`` answers; what a dead run left open is not settled by this."""
-    return verdict_of(_ask(settings, lambda store: store.verify()))
+    """As ``GET /api/v1/report/verify`` answers. What a killed server left open is settled first."""
+    return _ask(settings, _settled_verdict)
+
+
+async def _settled_verdict(store: Store) -> dict[str, Any]:
+    """A ledger that is wrong is left as it is."""
+    report, settled = await store.verify(), 0
+    if report.ok and report.unsettled is not None:
+        settled = await store.settle()
+        report = await store.verify()
+    return verdict_of(report, settled)
 
 
 def _ask(settings: Settings, question: Callable[[Store], Awaitable[T]]) -> T:

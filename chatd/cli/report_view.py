@@ -120,16 +120,30 @@ def _figures(row: Row, names: list[str]) -> list[str]:
 
 def print_verdict(verdict: dict[str, Any], console: Console) -> None:
     """What `chatd report --verify` found."""
-    looked = ", ".join(f"{verdict[name]:,} {name}" for name in ("runs", "responses", "messages", "pieces"))
+    looked = ", ".join(_count(verdict[name], name) for name in ("runs", "responses", "messages", "pieces"))
+    if notice := _killed(verdict):
+        console.print(notice, style="yellow", soft_wrap=True)
     if verdict["ok"]:
         console.print(f"The ledger is right: {looked} agree.", style="green", soft_wrap=True)
         return
-    places = len(verdict["findings"])
-    console.print(
-        f"The ledger is wrong in {places} place{'s'[: places != 1]} ({looked} read):",
-        style="red",
-        soft_wrap=True,
-    )
+    places = _count(len(verdict["findings"]), "places")
+    console.print(f"The ledger is wrong in {places} ({looked} read):", style="red", soft_wrap=True)
     for finding in verdict["findings"]:
         line = f"  {finding['check']}  {finding['subject']}  {finding['message']}"
         console.print(line, markup=False, soft_wrap=True)
+
+
+def _count(number: int, things: str) -> str:
+    """``things`` is the plural."""
+    return f"{number:,} {things.removesuffix('s') if number == 1 else things}"
+
+
+def _killed(verdict: dict[str, Any]) -> str:
+    """What a killed server left, if there is anything to say of it."""
+    if verdict["settled"]:
+        answers = _count(verdict["settled"], "answers")
+        return f"The last server was killed. {answers} it left open: settled now, billed for what was stored."
+    if verdict["unsettled"] is not None:
+        answers = _count(verdict["unsettled"], "answers")
+        return f"The last server was killed. {answers} it left open: settled when the next one starts."
+    return ""

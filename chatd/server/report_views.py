@@ -23,10 +23,16 @@ def _figures_of(row: SessionRow | ReportTotal) -> dict[str, Any]:
     return kept | {"hit_rate": round(row.hit_rate, 6), "saved_nano": row.saved_nano}
 
 
-def verdict_of(report: VerifyReport) -> dict[str, Any]:
-    """``{"ok", "findings": [{check, subject, message}], "runs", "responses", "messages", "pieces"}``"""
+def verdict_of(report: VerifyReport, settled: int = 0) -> dict[str, Any]:
+    """``{"ok", "findings": [{check, subject, message}], "runs", "responses", "messages", "pieces"}``
+
+    and ``unsettled`` (see `VerifyReport`), and ``settled``: how many answers of a killed server were ended
+    before looking.
+    """
     return {
         "ok": report.ok,
+        "unsettled": report.unsettled,
+        "settled": settled,
         "findings": [
             {"check": one.check, "subject": one.subject, "message": one.message} for one in report.findings
         ],

@@ -458,13 +458,18 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The outcome of a verification and how much it looked at."""
+    """The outcome of a verification and how much it looked at.
+
+    ``unsettled``: the last server was killed and left this many responses open, which the next start
+    settles; None if there is nothing to settle. That is a state of the ledger, not a fault in it.
+    """
 
     findings: tuple[Finding, ...]
     runs: int
     responses: int
     messages: int
     pieces: int
+    unsettled: int | None = None
 
     @property
     def ok(self) -> bool:

@@ -14,6 +14,14 @@ from chatd.store.schema import engine_runs, pieces, responses, unpack_ids
 SERVER_DIED = "server_died"
 """The error code of a response whose server did not live to end it."""
 
+Reencode = Callable[[str, Sequence[int]], Sequence[int] | None]
+"""From a text and the ids it was made of, the last of which may be half visible, to ids that decode to
+exactly that text; None if they cannot be known."""
+
+
+def unknown_ids(text: str, ids: Sequence[int]) -> None:
+    """`Reencode` without a tokenizer. The text is encoded anew when the conversation goes on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
@@ -28,14 +36,15 @@ class Orphan:
     token_ids: tuple[int, ...]
     at: int
 
-    def ending(self, reencode: Callable[[str, Sequence[int]], Sequence[int]]) -> EndedRow:
+    def ending(self, reencode: Reencode) -> EndedRow:
         """Failed, and billed for what was stored. The last token may be half visible, hence ``reencode``."""
+        ids = reencode(self.text, self.token_ids) if self.text else ()
         return EndedRow(
             response_id=self.response_id,
             status=ResponseStatus.FAILED,
             finish_reason="failed",
             generated=self.generated,
-            message_ids=tuple(reencode(self.text, self.token_ids)) if self.text else (),
+            message_ids=None if ids is None else tuple(ids),
             at=self.at,
             error_code=SERVER_DIED,
             error="the server stopped while it was writing this answer",

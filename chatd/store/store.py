@@ -152,11 +152,11 @@ class Store:
         await self._write(lambda conn: runs.end_run(conn, run, now=now))
         self._run = None
 
-    async def settle(self, reencode: Callable[[str, Sequence[int]], Sequence[int]]) -> int:
+    async def settle(self, reencode: runs.Reencode = runs.unknown_ids) -> int:
         """Ends what dead runs left open: failed, ``server_died``, billed for what was stored.
 
-        The message gets the stored pieces' text and, from ``reencode(text, ids)``, ids that decode to
-        exactly that. How many were open. Call it at start, before the first response.
+        The message gets the stored pieces' text and, from ``reencode``, its ids. How many were open.
+        Call it at start, before the first response.
         """
         live = self._run
         orphans = await self._read(lambda conn: runs.find_orphans(conn, live))

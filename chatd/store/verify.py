@@ -39,7 +39,8 @@ _FINISH = {
 
 
 def verify(conn: Connection, live_run: RunId | None, live: Callable[[], RunCounters] | None) -> VerifyReport:
-    """``live_run`` is the run of this process, the only one that may have open responses.
+    """``live_run`` is the run of this process. Only it may have open responses; or, where there is none,
+    the last run of all, if its server was killed and it was not settled since.
 
     ``live`` reads its engine's counters now: they may be ahead of what is stored, never behind.
     """
@@ -50,17 +51,26 @@ def verify(conn: Connection, live_run: RunId | None, live: Callable[[], RunCount
     return check.report()
 
 
+def _killed_run(conn: Connection) -> int | None:
+    """The last run, if it never ended. An earlier one was settled before its successor began."""
+    last = conn.execute(select(engine_runs).order_by(engine_runs.c.id.desc()).limit(1)).one_or_none()
+    return last.id if last is not None and last.outcome == "running" else None
+
+
 class _Verifier:
     def __init__(self, conn: Connection, live_run: RunId | None) -> None:
         self._conn = conn
         self._live_run = live_run
+        self._killed_run = None if live_run is not None else _killed_run(conn)
+        self._unsettled = 0
         self._books = load_books(conn)
         self._findings: list[Finding] = []
         self._sums: dict[int, dict[str, int]] = {}
         self._counts = dict.fromkeys(("runs", "responses", "messages", "pieces"), 0)
 
     def report(self) -> VerifyReport:
-        return VerifyReport(findings=tuple(self._findings), **self._counts)
+        unsettled = None if self._killed_run is None else self._unsettled
+        return VerifyReport(findings=tuple(self._findings), **self._counts, unsettled=unsettled)
 
     def _expect(self, holds: bool, check: str, subject: str, message: str) -> None:
         if not holds:
@@ -113,7 +123,8 @@ class _Verifier:
         self._expect(whole, "ending", row.id, f"is {row.status} with half an ending")
         fits = row.finish_reason in _FINISH.get(row.status, ())
         self._expect(fits, "ending", row.id, f"is {row.status} with reason {row.finish_reason}")
-        orphan = is_open and row.run_id != self._live_run
+        orphan = is_open and row.run_id not in (self._live_run, self._killed_run)
+        self._unsettled += is_open and not orphan
         self._expect(not orphan, "ending", row.id, f"is open in run {row.run_id}, which is over")
         parts = row.gpu_hit + row.disk_hit + row.computed
         self._expect(row.prompt_tokens == parts, "buckets", row.id, f"{row.prompt_tokens} is not {parts}")
@@ -249,7 +260,7 @@ class _Verifier:
                 self._expect(
                     kept == sums[name], "run", str(row.id), f"{name}: counted {kept}, rows say {sums[name]}"
                 )
-            over = row.outcome != "running" or row.id == self._live_run
+            over = row.outcome != "running" or row.id in (self._live_run, self._killed_run)
             self._expect(over, "run", str(row.id), "neither runs nor was it settled")
             if live is not None and row.id == self._live_run:
                 self._live(row, live)

@@ -104,12 +104,19 @@ def test_json_is_the_report_itself() -> None:
 
 
 def test_verdicts() -> None:
-    def shown(findings: tuple[Finding, ...]) -> str:
+    def shown(findings: tuple[Finding, ...], unsettled: int | None = None, settled: int = 0) -> str:
         console = Console(file=(out := io.StringIO()), width=80)
-        print_verdict(verdict_of(VerifyReport(findings, 2, 1000, 2000, 3000)), console)
+        report = VerifyReport(findings, 1, 1000, 2000, 3000, unsettled)
+        print_verdict(verdict_of(report, settled), console)
         return out.getvalue()
 
-    assert shown(()) == "The ledger is right: 2 runs, 1,000 responses, 2,000 messages, 3,000 pieces agree.\n"
+    right = "The ledger is right: 1 run, 1,000 responses, 2,000 messages, 3,000 pieces agree.\n"
+    assert shown(()) == right
+    killed = "The last server was killed. "
+    assert shown((), 2) == killed + "2 answers it left open: settled when the next one starts.\n" + right
+    assert shown((), settled=1) == (
+        killed + "1 answer it left open: settled now, billed for what was stored.\n" + right
+    )
     wrong = shown((Finding("buckets", "r[1]", "sum 3, prompt 4"),))
     assert "wrong in 1 place " in wrong
     assert "buckets  r[1]  sum 3, prompt 4" in wrong

@@ -40,10 +40,7 @@ async def test_open_rows_are_settled_for_what_was_stored(data_dir: Path) -> None
 
     async with opened(data_dir, prefix="later") as store:
         before = await store.verify()
-        assert {finding.subject for finding in before.findings} == {
-            *("waiting", "admitted", "running", "continuing"),
-            "1",
-        }
+        assert (before.findings, before.unsettled) == ((), 4)
         assert await store.settle(reencode) == 4
         assert await store.settle(reencode) == 0
         assert seen == [
@@ -62,6 +59,26 @@ async def test_open_rows_are_settled_for_what_was_stored(data_dir: Path) -> None
         assert (grown.text, grown.token_ids) == ("whole and more", ids_of("whole and more"))
         report = await store.verify()
         assert report.ok, report.findings
+        assert report.unsettled is None
+
+
+async def test_without_a_tokenizer_the_ids_stay_unknown(data_dir: Path) -> None:
+    async with opened(data_dir) as store:
+        scribe = await Scribe.begin(store)
+        for rid in ("waiting", "running"):
+            await scribe.ask(asked(rid, *said(("user", rid))))
+        scribe.admit(R("running"), gpu_hit=4)
+        scribe.say(R("running"), "half an answ")
+        await scribe.flush()
+    async with opened(data_dir, prefix="later") as store:
+        assert await store.settle() == 2
+        half = await store.message(NS, (await store.response(NS, R("running"))).message_id)
+        assert (half.text, half.token_ids, half.status) == ("half an answ", None, "failed")
+        never = await store.message(NS, (await store.response(NS, R("waiting"))).message_id)
+        assert (never.text, never.token_ids) == ("", ())
+        report = await store.verify()
+        assert (report.ok, report.unsettled) == (True, None)
+        assert await store.settle(keep_ids) == 0
 
 
 async def test_settling_leaves_the_live_run_alone(data_dir: Path) -> None:

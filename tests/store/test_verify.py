@@ -170,7 +170,6 @@ TAMPERED = {
         "DELETE FROM conversations WHERE title = 'q'",
         {"tree", "pieces", "message"},
     ),
-    "a run that goes on": ("UPDATE engine_runs SET outcome = 'running'", {"run"}),
     "a run removed": ("DELETE FROM engine_runs", {"run"}),
     **{
         f"a run that counted {name} otherwise": (f"UPDATE engine_runs SET {name} = {name} + 1", {"run"})
@@ -186,6 +185,36 @@ async def test_tampering_is_found(filled: Path, what: str) -> None:
         tamper(filled, script)
         report = await store.verify()
         assert {finding.check for finding in report.findings} == checks, report.findings
+
+
+async def test_a_killed_server_is_a_state_and_no_fault(filled: Path) -> None:
+    """What it left is checked all the same; only of the last run, and only until another one begins."""
+    async with opened(filled, prefix="later") as store:
+        scribe = await Scribe.begin(store)
+        await scribe.ask(asked("left", *said(("user", "q"))))
+        scribe.admit(ResponseId("left"))
+        scribe.say(ResponseId("left"), "half")
+        await scribe.flush()
+    async with opened(filled, prefix="after") as store:
+        report = await store.verify()
+        assert (report.findings, report.unsettled, report.runs) == ((), 1, 2)
+        tamper(filled, ROW.format("output_tokens = output_tokens + 1", "left"))
+        report = await store.verify()
+        assert ([finding.check for finding in report.findings], report.unsettled) == (["run"], 1)
+        tamper(filled, ROW.format("output_tokens = output_tokens - 1", "left"))
+        await store.begin_run()
+        report = await store.verify()
+        assert {finding.check for finding in report.findings} == {"ending", "run"}
+        assert report.unsettled is None
+
+
+async def test_only_the_last_run_can_have_been_killed(filled: Path) -> None:
+    async with opened(filled, prefix="later") as store:
+        await store.begin_run()
+        await store.end_run()
+        tamper(filled, "UPDATE engine_runs SET outcome = 'running' WHERE id = 1")
+        report = await store.verify()
+        assert ([finding.check for finding in report.findings], report.unsettled) == (["run"], None)
 
 
 async def test_the_live_counters_may_be_ahead_never_behind(data_dir: Path) -> None:
