@@ -41,7 +41,7 @@ async def test_a_day_in_the_life(data_dir: Path, model_path: Path) -> None:
         await server.until("ready")
         u1 = await control_strings_are_text(server, model_path)
         await odd_sampling(server)
-        await asyncio.gather(*(abort(server, draw) for _ in range(24)))
+        await asyncio.gather(*(abort(server, draw) for _ in range(12)))
         await until_at_rest(server, 5)
         await verify(data_dir)
         shown, created = await killed_in_mid_stream(server)
@@ -109,7 +109,7 @@ async def odd_sampling(server: ChatdProcess) -> None:
 
 
 async def abort(server: ChatdProcess, draw: random.Random) -> None:
-    prompt = f"{draw.randrange(3)} " * draw.choice([5, 400])
+    prompt = f"{draw.randrange(3)} " * draw.choice([5, 200])
     if draw.random() < 0.4:
         async with raw_socket(server) as raw:
             await raw.send(completion(server, prompt, max_tokens=40))

@@ -3,134 +3,128 @@
 import asyncio
 import json
 import random
-from pathlib import Path
 
-from chatd.cli.connect import get_json
 from chatd.server import protocol as wire
-from tests.e2e.processes import ToyProcess, client_of, completion, engine_of, get, post, raw_socket, verify
+from tests.e2e.processes import ToyProcess, client_of, completion, engine_of, get, post, raw_socket
 
 CUTS = 12
 
 
-async def test_o1_cut_again_and_again(data_dir: Path) -> None:
+async def test_o1_cut_again_and_again(paced: ToyProcess) -> None:
     """A client whose connection is reset every few pieces gets each piece once."""
     draw = random.Random(1)
-    async with ToyProcess(data_dir, "--grace", "5", step_s=0.005) as server:
-        create = wire.ResponseCreate("key", "count:120")
-        text, seq, response_id = "", 0, ""
-        for cut in range(CUTS):
-            async with client_of(server) as client:
-                if cut < 3:  # as if the confirmation had never come
-                    await client.send(create)
-                    response_id = (await client.until(wire.ResponseCreated)).response_id
-                    text, seq = "", 0
-                else:
-                    await client.send(wire.ResponseSubscribe(response_id, seq))
-                while client.seq.get(response_id, 0) < seq + draw.randrange(1, 9):
-                    await client.until(wire.ResponseDelta)
-                client.reset()
-            text, seq = text + client.text[response_id], client.seq[response_id]
-        async with client_of(server) as client:
-            await client.send(wire.ResponseSubscribe(response_id, seq))
-            ending = await client.ending(response_id)
-        assert text + client.text[response_id] == "0123456789" * 12
-        view = await get(server, f"/api/v1/conversations/{ending.conversation_id}")
-        assert view["messages"][-1]["text"] == "0123456789" * 12
-        assert len(view["messages"]) == 2
-        assert (await engine_of(server))["counters"]["submitted"] == 1
+    before = (await engine_of(paced))["counters"]["submitted"]
+    create = wire.ResponseCreate("key", "count:120")
+    text, seq, response_id = "", 0, ""
+    for cut in range(CUTS):
+        async with client_of(paced) as client:
+            if cut < 3:  # as if the confirmation had never come
+                await client.send(create)
+                response_id = (await client.until(wire.ResponseCreated)).response_id
+                text, seq = "", 0
+            else:
+                await client.send(wire.ResponseSubscribe(response_id, seq))
+            while client.seq.get(response_id, 0) < seq + draw.randrange(1, 9):
+                await client.until(wire.ResponseDelta)
+            client.reset()
+        text, seq = text + client.text[response_id], client.seq[response_id]
+    async with client_of(paced) as client:
+        await client.send(wire.ResponseSubscribe(response_id, seq))
+        ending = await client.ending(response_id)
+    assert text + client.text[response_id] == "0123456789" * 12
+    view = await get(paced, f"/api/v1/conversations/{ending.conversation_id}")
+    assert view["messages"][-1]["text"] == "0123456789" * 12
+    assert len(view["messages"]) == 2
+    assert (await engine_of(paced))["counters"]["submitted"] == before + 1
 
 
-async def test_q2_one_key_ten_times_over_two_sockets(data_dir: Path) -> None:
+async def test_q2_one_key_ten_times_over_two_sockets(paced: ToyProcess) -> None:
     """One response, one charge; the same after a reconnect, and for HTTP with its header."""
-    async with ToyProcess(data_dir, step_s=0.002) as server:
-        create = wire.ResponseCreate("same", "count:30")
-        async with client_of(server) as one, client_of(server) as two:
-            for _ in range(5):
-                await one.send(create)
-                await two.send(create)
-            created = [await client.until(wire.ResponseCreated) for client in (one, two) for _ in range(5)]
-            assert len(set(created)) == 1
-            response_id = created[0].response_id
-            endings = [await client.ending(response_id) for client in (one, two)]
-            assert endings[0] == endings[1]
-            assert one.text[response_id] == two.text[response_id] == "0123456789" * 3
-        async with client_of(server) as back:
-            await back.send(create)
-            assert await back.ending(response_id) == endings[0]
-            assert back.text[response_id] == "0123456789" * 3
-            await back.send(wire.ResponseCreate("same", "count:31"))
-            assert (await back.until(wire.Error)).code == "conflict"
+    before = (await engine_of(paced))["counters"]["submitted"]
+    create = wire.ResponseCreate("same", "count:30")
+    async with client_of(paced) as one, client_of(paced) as two:
+        for _ in range(5):
+            await one.send(create)
+            await two.send(create)
+        created = [await client.until(wire.ResponseCreated) for client in (one, two) for _ in range(5)]
+        assert len(set(created)) == 1
+        response_id = created[0].response_id
+        endings = [await client.ending(response_id) for client in (one, two)]
+        assert endings[0] == endings[1]
+        assert one.text[response_id] == two.text[response_id] == "0123456789" * 3
+    async with client_of(paced) as back:
+        await back.send(create)
+        assert await back.ending(response_id) == endings[0]
+        assert back.text[response_id] == "0123456789" * 3
+        await back.send(wire.ResponseCreate("same", "count:31"))
+        assert (await back.until(wire.Error)).code == "conflict"
 
-        async def ask() -> str:
-            async with raw_socket(server) as raw:
-                body = {"messages": [{"role": "user", "content": "count:20"}]}
-                await raw.send(post(server, "/v1/chat/completions", body, **{"idempotency-key": "h"}))
-                answer = await raw.until(lambda heard: heard.endswith(b"}"))
-                return str(json.loads(answer.partition(b"\r\n\r\n")[2])["id"])
+    async def ask() -> str:
+        async with raw_socket(paced) as raw:
+            body = {"messages": [{"role": "user", "content": "count:20"}]}
+            await raw.send(post(paced, "/v1/chat/completions", body, **{"idempotency-key": "h"}))
+            answer = await raw.until(lambda heard: heard.endswith(b"}"))
+            return str(json.loads(answer.partition(b"\r\n\r\n")[2])["id"])
 
-        assert len(set(await asyncio.gather(*(ask() for _ in range(10))))) == 1
-        assert (await engine_of(server))["counters"]["submitted"] == 2
-        assert (await verify(data_dir))["responses"] == 2
+    assert len(set(await asyncio.gather(*(ask() for _ in range(10))))) == 1
+    assert (await engine_of(paced))["counters"]["submitted"] == before + 2
 
 
-async def test_p3_two_tabs_and_a_third_that_edits(data_dir: Path) -> None:
+async def test_p3_two_tabs_and_a_third_that_edits(paced: ToyProcess) -> None:
     """Whatever they write at once into one conversation: nothing is lost, and every parent is there."""
-    async with ToyProcess(data_dir) as server:
-        async with client_of(server) as client:
-            first = await client.start("count:1")
-            await client.ending(first.response_id)
-        accepted: list[str] = []
+    async with client_of(paced) as client:
+        first = await client.start("count:1")
+        await client.ending(first.response_id)
+    accepted: list[str] = []
 
-        async def tab(name: str, rounds: int) -> None:
-            async with client_of(server) as client:
-                for number in range(rounds):
-                    place = (
-                        {"edit": first.user_message_id}
-                        if name == "c"
-                        else {"conversation_id": first.conversation_id}
-                    )
-                    key, text = f"{name}{number}", f"say:{name}{number}"
-                    await client.send(wire.ResponseCreate(key, text, **place))
-                    while not isinstance(event := await client.receive(), wire.Error | wire.ResponseCreated):
-                        pass
-                    if isinstance(event, wire.ResponseCreated):
-                        accepted.append(f"{name}{number}")
-                        await client.ending(event.response_id)
-                    else:
-                        assert event.code == "conflict", event
+    async def tab(name: str, rounds: int) -> None:
+        async with client_of(paced) as client:
+            for number in range(rounds):
+                place = (
+                    {"edit": first.user_message_id}
+                    if name == "c"
+                    else {"conversation_id": first.conversation_id}
+                )
+                key, text = f"{name}{number}", f"say:{name}{number}"
+                await client.send(wire.ResponseCreate(key, text, **place))
+                while not isinstance(event := await client.receive(), wire.Error | wire.ResponseCreated):
+                    pass
+                if isinstance(event, wire.ResponseCreated):
+                    accepted.append(f"{name}{number}")
+                    await client.ending(event.response_id)
+                else:
+                    assert event.code == "conflict", event
 
-        async with asyncio.TaskGroup() as tasks:
-            for name in "abc":
-                tasks.create_task(tab(name, 20))
-        view = await get(server, f"/api/v1/conversations/{first.conversation_id}")
-        by_id = {message["id"]: message for message in view["messages"]}
-        said = [m["text"].removeprefix("say:") for m in view["messages"] if m["role"] == "user"]
-        assert sorted(said[1:]) == sorted(accepted)
-        answers = [m for m in view["messages"] if m["role"] == "assistant"]
-        assert len(answers) == len(said)
-        for message in answers[1:]:
-            assert "say:" + message["text"] == by_id[message["parent_id"]]["text"]
-        assert all(m["parent_id"] in by_id for m in view["messages"] if m["parent_id"] is not None)
-        assert sum(name[0] == "c" for name in accepted) == 20
-        await verify(data_dir)
+    async with asyncio.TaskGroup() as tasks:
+        for name in "abc":
+            tasks.create_task(tab(name, 20))
+    view = await get(paced, f"/api/v1/conversations/{first.conversation_id}")
+    by_id = {message["id"]: message for message in view["messages"]}
+    said = [m["text"].removeprefix("say:") for m in view["messages"] if m["role"] == "user"]
+    assert sorted(said[1:]) == sorted(accepted)
+    answers = [m for m in view["messages"] if m["role"] == "assistant"]
+    assert len(answers) == len(said)
+    for message in answers[1:]:
+        assert "say:" + message["text"] == by_id[message["parent_id"]]["text"]
+    assert all(m["parent_id"] in by_id for m in view["messages"] if m["parent_id"] is not None)
+    assert sum(name[0] == "c" for name in accepted) == 20
 
 
-async def test_d6_health_tells_the_truth(data_dir: Path) -> None:
+async def test_d6_health_tells_the_truth(paced: ToyProcess) -> None:
     """Not ready while the engine stands still with work to do; ready again by itself; the answer is whole."""
-    async with ToyProcess(data_dir, "--grace", "60", step_s=0.001) as server:
-        server.hold.touch()
-        async with client_of(server) as client:
-            created = await client.start("count:20")
-            async with asyncio.timeout(15):
-                while (status := await readiness(server)) == "ready":  # noqa: ASYNC110
-                    await asyncio.sleep(0.2)
-            assert status == "stalled"
-            await client.send(wire.Ping())
-            await client.until(wire.Pong)
-            server.hold.unlink()
-            await client.ending(created.response_id)
-            assert client.text[created.response_id] == "0123456789" * 2
-        assert await readiness(server) == "ready"
+    paced.hold.touch()
+    async with client_of(paced) as client:
+        created = await client.start("count:20")
+        async with asyncio.timeout(15):
+            while (status := await readiness(paced)) == "ready":  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+        assert status == "stalled"
+        await client.send(wire.Ping())
+        await client.until(wire.Pong)
+        paced.hold.unlink()
+        await client.ending(created.response_id)
+        assert client.text[created.response_id] == "0123456789" * 2
+    assert await readiness(paced) == "ready"
 
 
 async def readiness(server: ToyProcess) -> str:
@@ -138,21 +132,20 @@ async def readiness(server: ToyProcess) -> str:
         host = server.url.removeprefix("http://")
         await raw.send(f"GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
         head, _, body = (await raw.rest()).partition(b"\r\n\r\n")
-        found = json.loads(body)
-        assert (b" 200 " in head.splitlines()[0]) == (found["status"] == "ready")
-        return str(found["status"])
+    found = json.loads(body)
+    assert (b" 200 " in head.splitlines()[0]) == (found["status"] == "ready")
+    return str(found["status"])
 
 
-async def test_o7_a_stream_over_http_ends_with_its_client(data_dir: Path) -> None:
-    async with ToyProcess(data_dir, "--grace", "60", step_s=0.002) as server:
-        for end in ("close", "reset"):
-            async with raw_socket(server) as raw:
-                await raw.send(completion(server, "long", max_tokens=4000, ignore_eos=True))
-                await raw.until(lambda heard: heard.count(b"data: ") > 3)
-                if end == "reset":
-                    raw.reset()
-            async with asyncio.timeout(1):
-                while (await engine_of(server))["running"]:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-        report = await asyncio.to_thread(get_json, server.url, "/api/v1/report/verify")
-        assert report["ok"]
+async def test_o7_a_stream_over_http_ends_with_its_client(paced: ToyProcess) -> None:
+    for end in ("close", "reset"):
+        async with raw_socket(paced) as raw:
+            await raw.send(completion(paced, "long", max_tokens=4000, ignore_eos=True))
+            await raw.until(lambda heard: heard.count(b"data: ") > 3)
+            if end == "reset":
+                raw.reset()
+        async with asyncio.timeout(1):
+            while (await engine_of(paced))["running"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    verdict = await get(paced, "/api/v1/report/verify")
+    assert verdict["ok"], verdict["findings"]

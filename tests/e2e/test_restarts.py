@@ -77,9 +77,8 @@ async def all_is_there(server: ToyProcess, watcher: Watcher) -> None:
             assert message["text"] == shown
             assert response["finish_reason"] == ending.finish_reason
             assert response["cost"]["total_nano"] == ending.cost.total_nano
-        else:
-            assert response["status"] == "failed"
-            assert response["error"]["code"] == "server_died"
+        else:  # it may have ended just as the server died
+            assert response["status"] != "failed" or response["error"]["code"] == "server_died"
             assert response["usage"]["output_tokens"] >= watcher.seq.get(created.response_id, 0)
 
 
@@ -108,7 +107,7 @@ async def goes_on(server: ToyProcess, watcher: Watcher) -> None:
     assert client.text[follow.response_id] == "01234"
 
 
-@pytest.mark.parametrize("rounds", counts((2,), (30,), seconds=(50, 300)))
+@pytest.mark.parametrize("rounds", counts((2,), (30,), seconds=(50, 600)))
 async def test_kill_9_at_a_random_moment(data_dir: Path, rounds: int) -> None:
     draw, watchers = random.Random(rounds), list[Watcher]()
     for _ in range(rounds):
