@@ -1,34 +1,85 @@
 /**
  * Text of an answer as a list of blocks, parsed as it streams. Pure.
  *
- * Law: a block is settled once another has begun after it; text to come can change the last block
- * only. So a push parses the last block again and nothing else, and settled blocks keep their identity.
+ * Law: a block is settled once whole lines show that another has begun after it; text to come can
+ * change only what comes after it. So a push parses the last block again (and, while its first line
+ * is not whole, the one before it), and settled blocks keep their identity.
  *
- * Understood: code fences, headings, and paragraphs with `code` and **strong** inside. Everything
- * else stays the text it is.
+ * Understood: code fences, headings, rules, quotes, lists, tables, and paragraphs; inside them what
+ * inline.ts understands. Everything else, HTML above all, stays the text it is.
  */
 
-export type Inline = { readonly kind: "text" | "code" | "strong"; readonly text: string };
+import { parseInline, type Inline } from "./inline";
+import {
+  alignsOf,
+  cellsOf,
+  closesFence,
+  dedent,
+  eachLine,
+  fenceOf,
+  headingOf,
+  indentOf,
+  isBlank,
+  isRule,
+  listMarkOf,
+  mayBegin,
+  quotedText,
+  type Align,
+  type Line,
+  type ListMark,
+} from "./lines";
+
+export type { Inline } from "./inline";
+
+export type Row = readonly (readonly Inline[])[];
 
 export type Block =
   | { readonly kind: "paragraph"; readonly inline: readonly Inline[] }
   | { readonly kind: "heading"; readonly level: number; readonly inline: readonly Inline[] }
-  | { readonly kind: "code"; readonly language: string; readonly text: string };
+  | { readonly kind: "code"; readonly language: string; readonly text: string }
+  | { readonly kind: "rule" }
+  | { readonly kind: "quote"; readonly blocks: readonly Block[] }
+  | { readonly kind: "list"; readonly ordered: boolean; readonly start: number; readonly items: readonly (readonly Block[])[] }
+  | { readonly kind: "table"; readonly aligns: readonly Align[]; readonly head: Row; readonly rows: readonly Row[] };
+
+type Kind = Block["kind"];
+
+/** Quotes and lists inside each other; deeper ones are text. */
+const MOST_DEPTH = 4;
+/** A line so many columns right of an item's mark belongs to the item. */
+const NESTED = 2;
 
 export class BlockStream {
   #settled: Block[] = [];
   #tail = "";
+  /** What the tail was parsed into last time. */
+  #built: Built[] = [];
   blocks: readonly Block[] = [];
 
   push(text: string): void {
     this.#tail += text;
-    const spans = split(this.#tail);
-    const last = spans.pop();
-    if (!last) return;
-    for (const span of spans) this.#settled.push(build(this.#tail.slice(span.from, span.to)));
-    this.blocks = [...this.#settled, build(this.#tail.slice(last.from, last.to))];
-    this.#tail = this.#tail.slice(last.from);
+    const { spans, whole } = split(this.#tail, 0);
+    this.#built = this.#parsed(spans);
+    const settled = this.#built.slice(0, Math.max(0, whole - 1));
+    for (const { block } of settled) this.#settled.push(block);
+    this.#built = this.#built.slice(settled.length);
+    this.blocks = [...this.#settled, ...this.#built.map(({ block }) => block)];
+    this.#tail = this.#tail.slice(spans[settled.length]?.from ?? 0);
   }
+
+  #parsed(spans: readonly Span[]): Built[] {
+    return spans.map(({ kind, from, to }, at) => {
+      const source = this.#tail.slice(from, to);
+      const before = this.#built[at];
+      if (before?.source === source && before.block.kind === kind) return before;
+      return { source, block: build(kind, source, 0) };
+    });
+  }
+}
+
+interface Built {
+  readonly source: string;
+  readonly block: Block;
 }
 
 export function parseBlocks(text: string): readonly Block[] {
@@ -37,96 +88,200 @@ export function parseBlocks(text: string): readonly Block[] {
   return stream.blocks;
 }
 
-// The look-aheads fix where a run of marks ends: without them a long run costs quadratic time.
-const FENCE = /^ {0,3}(`{3,}(?!`)|~{3,}(?!~))([^]*)$/;
-const HEADING = /^(#{1,6}) (.*)$/;
+// --- where blocks lie ---------------------------------------------------------------------------
 
 interface Span {
+  readonly kind: Kind;
   readonly from: number;
   readonly to: number;
 }
 
-/** Where the blocks of `text` lie, in order. Blank lines between blocks belong to none. */
-function split(text: string): Span[] {
-  const spans: Span[] = [];
-  let open: { from: number; to: number; fence: string | null } | null = null;
-  const close = (): void => {
-    if (open) spans.push({ from: open.from, to: open.to });
-    open = null;
-  };
-  for (const { line, from, to } of linesOf(text)) {
-    if (open?.fence) {
-      open.to = to;
-      if (closes(line, open.fence)) close();
-      continue;
+interface OpenBlock {
+  kind: Kind;
+  from: number;
+  to: number;
+  /** Its last line, and where the line before that ended. */
+  last: Line;
+  beforeLast: number;
+  fence: string;
+  /** Of a list: the mark of its last item, and whether a blank line came last. */
+  mark: ListMark | null;
+  gap: boolean;
+}
+
+/** Where the blocks of `text` lie, in order; `whole` of them had begun before its last line. Blank lines between blocks belong to none. */
+function split(text: string, depth: number): { spans: Span[]; whole: number } {
+  const splitter = new Splitter(depth);
+  let whole = 0;
+  eachLine(text, (line) => {
+    whole = splitter.begun;
+    splitter.take(line);
+  });
+  return { spans: splitter.end(), whole };
+}
+
+class Splitter {
+  #spans: Span[] = [];
+  #open: OpenBlock | null = null;
+
+  constructor(private readonly depth: number) {}
+
+  get begun(): number {
+    return this.#spans.length + (this.#open ? 1 : 0);
+  }
+
+  take(line: Line): void {
+    if (this.#open && this.#goesOn(this.#open, line)) return;
+    this.end();
+    if (!isBlank(line.text)) this.#begin(line);
+  }
+
+  end(): Span[] {
+    if (this.#open) this.#spans.push({ kind: this.#open.kind, from: this.#open.from, to: this.#open.to });
+    this.#open = null;
+    return this.#spans;
+  }
+
+  #begin(line: Line): void {
+    const kind = this.#kindOf(line.text);
+    const fence = kind === "code" ? (fenceOf(line.text)?.fence ?? "") : "";
+    const mark = kind === "list" ? listMarkOf(line.text) : null;
+    const { from, to } = line;
+    this.#open = { kind, from, to, last: line, beforeLast: from, fence, mark, gap: false };
+    if (kind === "heading" || kind === "rule") this.end();
+  }
+
+  /** Whether the line belongs to the open block; if so, it is taken into it. */
+  #goesOn(open: OpenBlock, line: Line): boolean {
+    if (open.kind === "code") {
+      extend(open, line);
+      if (closesFence(line.text, open.fence)) this.end();
+      return true;
     }
-    const fence = opening(line)?.fence ?? null;
-    const heading = HEADING.test(line);
-    const blank = line.trim() === "";
-    if (fence !== null || heading || blank) close();
-    if (blank) continue;
-    if (open) open.to = to;
-    else open = { from, to, fence };
-    if (heading) close();
+    if (isBlank(line.text)) {
+      open.gap = true;
+      return open.kind === "list";
+    }
+    if (open.kind === "paragraph" && isTableHead(open.last.text, line.text)) {
+      this.#beginTable(open, line);
+      return true;
+    }
+    const belongs = this.#belongs(open, line.text);
+    if (belongs) extend(open, line);
+    return belongs;
   }
-  close();
-  return spans;
-}
 
-function* linesOf(text: string): Generator<Span & { line: string }> {
-  for (let from = 0; from <= text.length; ) {
-    const newline = text.indexOf("\n", from);
-    const to = newline < 0 ? text.length : newline;
-    yield { line: text.slice(from, to), from, to };
-    from = to + 1;
+  #belongs(open: OpenBlock, line: string): boolean {
+    if (open.kind === "quote") return quotedText(line) !== null;
+    if (open.kind === "table") return line.includes("|") && !this.#interrupts(line);
+    if (open.kind === "paragraph") return !this.#interrupts(line);
+    if (!open.mark) return false;
+    const mark = siblingMark(line, open.mark);
+    if (mark) open.mark = mark;
+    return mark !== null || indentOf(line) >= open.mark.indent + NESTED || (!open.gap && !this.#interrupts(line));
+  }
+
+  /** The paragraph's last line was a table's head. */
+  #beginTable(open: OpenBlock, line: Line): void {
+    const head = open.last;
+    if (head.from > open.from) {
+      open.to = open.beforeLast;
+      this.end();
+    }
+    this.#open = { ...open, kind: "table", from: head.from, to: line.to, last: line };
+  }
+
+  #kindOf(line: string): Kind {
+    if (!mayBegin(line)) return "paragraph";
+    if (fenceOf(line)) return "code";
+    if (headingOf(line)) return "heading";
+    if (isRule(line)) return "rule";
+    if (this.depth >= MOST_DEPTH) return "paragraph";
+    if (quotedText(line) !== null) return "quote";
+    return listMarkOf(line) ? "list" : "paragraph";
+  }
+
+  /** Whether a block begins here although a paragraph is open. "1986. was good" begins no list then. */
+  #interrupts(line: string): boolean {
+    const kind = this.#kindOf(line);
+    if (kind !== "list") return kind !== "paragraph";
+    const mark = listMarkOf(line);
+    return mark !== null && mark.start === 1 && !isBlank(mark.text);
   }
 }
 
-function opening(line: string): { fence: string; info: string } | null {
-  const [, fence = "", info = ""] = FENCE.exec(line) ?? [];
-  if (fence === "" || (fence.startsWith("`") && info.includes("`"))) return null; // ```x``` is code within a line
-  return { fence, info };
+function extend(open: OpenBlock, line: Line): void {
+  open.beforeLast = open.to;
+  open.to = line.to;
+  open.last = line;
+  open.gap = false;
 }
 
-function closes(line: string, fence: string): boolean {
-  const mark = line.trim();
-  return mark.length >= fence.length && mark === fence.charAt(0).repeat(mark.length);
+const isTableHead = (head: string, line: string): boolean =>
+  head.includes("|") && alignsOf(line)?.length === cellsOf(head).length;
+
+/** The mark of the list's next item, if this line begins one. */
+function siblingMark(line: string, last: ListMark): ListMark | null {
+  const mark = listMarkOf(line);
+  return mark && mark.ordered === last.ordered && mark.indent < last.indent + NESTED ? mark : null;
 }
 
-function build(source: string): Block {
-  const lines = source.split("\n");
-  const first = lines[0] ?? "";
-  const begun = opening(first);
-  if (begun) {
-    const closed = lines.length > 1 && closes(lines[lines.length - 1] ?? "", begun.fence);
-    const text = lines.slice(1, closed ? -1 : undefined).join("\n");
-    return { kind: "code", language: begun.info.trim().split(/\s/, 1)[0] ?? "", text };
+// --- what is in them ----------------------------------------------------------------------------
+
+function build(kind: Kind, source: string, depth: number): Block {
+  switch (kind) {
+    case "code":
+      return buildCode(source.split("\n"));
+    case "heading": {
+      const { level, text } = headingOf(source) ?? { level: 1, text: source };
+      return { kind, level, inline: parseInline(text) };
+    }
+    case "rule":
+      return { kind };
+    case "quote": {
+      const lines = source.split("\n").map((line) => quotedText(line) ?? line);
+      return { kind, blocks: nested(lines, depth) };
+    }
+    case "list":
+      return buildList(source.split("\n"), depth);
+    case "table":
+      return buildTable(source.split("\n"));
+    case "paragraph":
+      return { kind, inline: parseInline(source) };
   }
-  const heading = HEADING.exec(first);
-  if (heading) return { kind: "heading", level: (heading[1] ?? "#").length, inline: parseInline(heading[2] ?? "") };
-  return { kind: "paragraph", inline: parseInline(source) };
 }
 
-/** One pass from left to right; a mark that is never closed stays text. */
-function parseInline(source: string): Inline[] {
-  const inline: Inline[] = [];
-  let plainFrom = 0;
-  const cut = (from: number, to: number, kind: "code" | "strong", width: number): void => {
-    if (from > plainFrom) inline.push({ kind: "text", text: source.slice(plainFrom, from) });
-    inline.push({ kind, text: source.slice(from + width, to) });
-    plainFrom = to + width;
-  };
-  const unclosed = new Set<string>();
-  for (let at = 0; at < source.length; at += 1) {
-    const mark = source.startsWith("**", at) ? "**" : source[at] === "`" ? "`" : "";
-    if (mark === "" || unclosed.has(mark)) continue;
-    const end = source.indexOf(mark, at + mark.length);
-    if (end < 0) unclosed.add(mark);
-    else if (end > at + mark.length) {
-      cut(at, end, mark === "`" ? "code" : "strong", mark.length);
-      at = plainFrom - 1;
-    } else at = end + mark.length - 1;
+function nested(lines: readonly string[], depth: number): readonly Block[] {
+  const source = lines.join("\n");
+  return split(source, depth + 1).spans.map(({ kind, from, to }) => build(kind, source.slice(from, to), depth + 1));
+}
+
+function buildCode(lines: readonly string[]): Block {
+  const { fence, info } = fenceOf(lines[0] ?? "") ?? { fence: "", info: "" };
+  const closed = lines.length > 1 && closesFence(lines.at(-1) ?? "", fence);
+  const text = lines.slice(1, closed ? -1 : undefined).join("\n");
+  return { kind: "code", language: info.trim().split(/\s/, 1)[0] ?? "", text };
+}
+
+function buildList(lines: readonly string[], depth: number): Block {
+  const items: string[][] = [];
+  let first: ListMark | null = null;
+  let last: ListMark | null = null;
+  for (const line of lines) {
+    const mark: ListMark | null = last ? siblingMark(line, last) : listMarkOf(line);
+    if (mark) {
+      last = mark;
+      first ??= mark;
+      items.push([mark.text]);
+    } else items.at(-1)?.push(dedent(line, last?.content ?? 0));
   }
-  if (plainFrom < source.length) inline.push({ kind: "text", text: source.slice(plainFrom) });
-  return inline;
+  const { ordered, start } = first ?? { ordered: false, start: 1 };
+  return { kind: "list", ordered, start, items: items.map((item) => nested(item, depth)) };
+}
+
+/** A row has at most as many cells as the head; missing ones are not made up, for a row is short and a head may be long. */
+function buildTable([head = "", under = "", ...rows]: readonly string[]): Block {
+  const aligns = alignsOf(under) ?? [];
+  const row = (line: string): Row => cellsOf(line).slice(0, aligns.length).map(parseInline);
+  return { kind: "table", aligns, head: row(head), rows: rows.map(row) };
 }
