@@ -121,17 +121,38 @@ def split_count(target: Target, programs: int, plan: Plan) -> int:
 
 
 def tile_shape(target: Target, dim: int, group: int, plan: Plan, dtype: torch.dtype) -> Shape:
-    """The fixed table. Unmeasured: chosen for shared memory and registers, see `compile_check`."""
+    """The fixed table. Unmeasured: chosen by `compile_check` for no spills and the most in flight."""
     queries = 1 if plan.one_query else plan.batch.max_q_len
     least = max(MIN_ROWS, next_power(group))
-    rows = max(least, min(next_power(queries * group), 128))
-    wide = next_power(dim) > 128 or dtype == torch.float32
+    wanted = max(least, min(next_power(queries * group), 128))
+    row_bytes = next_power(dim) * dtype.itemsize
     if target.kind == "interpreter":
-        return Shape(max(least, min(rows, 32)), 16, 1, 1)
+        return Shape(max(least, min(wanted, 32)), 16, 1, 1)
     if target.kind == "hip":
-        return Shape(rows, 32 if wide else 64, 4, 1)
-    if rows <= 32:
-        return Shape(rows, 32 if wide else 64, 4, 3)
-    if rows <= 64:
-        return Shape(rows, 32 if wide else 64, 4, 2)
-    return Shape(rows, 32 if wide else 64, 8, 2)
+        return _hip_shape(wanted, least, row_bytes)
+    if wanted <= 64:
+        return _short_shape(target, wanted, row_bytes)
+    if row_bytes > 256:
+        # Half the rows where 128 spill: the accumulator alone is 128 registers of 256 threads.
+        rows, warps = {90: (128, 8), 100: (64, 4)}.get(int(target.arch), (64, 8))
+        return Shape(max(rows, least), 32, warps, 3)
+    if target.arch == 100 and row_bytes <= 128:
+        return Shape(wanted, 32, 8, 2)
+    return Shape(wanted, 64, 8, 2 if target.arch == 80 else 3)
+
+
+def _short_shape(target: Target, rows: int, row_bytes: int) -> Shape:
+    """Decode and short turns: bytes in flight count, not products.
+
+    Page numbers are loaded a stage before K and V: it takes 3 stages to hide them, 5 to also load a tile of
+    K and V ahead.
+    """
+    keys = 32 if row_bytes > 256 else 64
+    stages = 5 if rows <= 32 else 3
+    return Shape(rows, keys, 8 if target.arch == 80 and row_bytes > 256 else 4, stages)
+
+
+def _hip_shape(wanted: int, least: int, row_bytes: int) -> Shape:
+    """64 KiB of shared memory and 512 registers a lane: short tiles of keys, and no pipeline of loads."""
+    rows = max(least, min(wanted, 64 if row_bytes > 256 else 128))
+    return Shape(rows, 32, 8 if rows * row_bytes > 64 * 256 else 4, 1)

@@ -48,8 +48,12 @@ class Launcher(Protocol):
     ) -> None: ...
 
 
+OPTIONS = {"enable_fp_fusion": True}
+"""Compiler options of every kernel: multiply-add is one rounding (Triton 3.10 changes the default)."""
+
+
 def run(kernel: Any, grid: tuple[int, ...], *, num_warps: int, num_stages: int = 2, **args: object) -> None:
-    kernel[grid](**args, num_warps=num_warps, num_stages=num_stages)
+    kernel[grid](**args, num_warps=num_warps, num_stages=num_stages, **OPTIONS)
 
 
 def ceil_div(a: int, b: int) -> int:

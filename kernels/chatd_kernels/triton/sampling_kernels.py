@@ -267,4 +267,5 @@ def sample_kernel(
     if LOGPROBS:
         total = _mass(source, vocab, 0, peak, 1.0, BLOCK)
         logit = tl.load(source + tl.where(good, answer, 0)).to(tl.float32)
-        tl.store(logprobs_ptr + row, tl.where(good, logit - peak - tl.log(tl.where(good, total, 1.0)), float("nan")))
+        logprob = logit - peak - tl.log(tl.where(good, total, 1.0))
+        tl.store(logprobs_ptr + row, tl.where(good, logprob, float("nan")))
