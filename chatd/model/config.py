@@ -106,7 +106,7 @@ class Fields:
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ModelFileError(f"{self._prefix}{key} must be a whole number, not {_shown(value)}")
+            raise ModelFileError(self._wrong(key, value, "a whole number"))
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -114,7 +114,7 @@ class Fields:
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ModelFileError(f"{self._prefix}{key} must be a number, not {_shown(value)}")
+            raise ModelFileError(self._wrong(key, value, "a number"))
         return float(value)
 
     def text(self, key: str, default: str | None = None) -> str:
@@ -122,7 +122,7 @@ class Fields:
         if value is None and default is not None:
             return default
         if not isinstance(value, str):
-            raise ModelFileError(f"{self._prefix}{key} must be a string, not {_shown(value)}")
+            raise ModelFileError(self._wrong(key, value, "a string"))
         return value
 
     def flag(self, key: str, default: bool) -> bool:
@@ -130,9 +130,9 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise ModelFileError(f"{self._prefix}{key} must be true or false, not {_shown(value)}")
+            raise ModelFileError(self._wrong(key, value, "true or false"))
         return value
 
-
-def _shown(value: object) -> str:
-    return "missing" if value is None else repr(value)[:40]
+    def _wrong(self, key: str, value: object, wanted: str) -> str:
+        what = "is missing" if value is None else f"is {repr(value)[:40]}"
+        return f"{self._prefix}{key} {what}, but {wanted} is wanted"

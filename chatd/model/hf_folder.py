@@ -1,5 +1,6 @@
 """A Hugging Face folder (config.json, safetensors, tokenizer.json): its configuration and weights."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from chatd.model.safetensors_header import StTensor, read_header
 from chatd.text.tokenizer import Tokenizer
 
 _MAX_JSON_BYTES = 4 << 20
+CONFIG_NAME = "config.json"
 ARCHITECTURES = ("llama", "mistral", "qwen2")
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
@@ -25,14 +27,16 @@ class HfFolder:
         self.folder = folder
         self._files: dict[str, Path] = {}
         self._tensors: dict[str, StTensor] = {}
-        config = read_json(folder / "config.json")
-        family(Fields(config).text("model_type"), ARCHITECTURES)
+        config = read_json(folder / CONFIG_NAME)
+        with _naming_config():
+            family(Fields(config).text("model_type"), ARCHITECTURES)
         for path in weight_files(folder):
             for name, tensor in read_header(path).items():
                 if name in self._tensors:
                     raise ModelFileError(f"the tensor {name[:80]!r} is in two files")
                 self._tensors[name], self._files[name] = tensor, path
-        self.config = read_config(config, folder.name, self._tensors)
+        with _naming_config():
+            self.config = read_config(config, folder.name, self._tensors)
 
     def names(self) -> set[str]:
         return set(self._tensors)
@@ -75,6 +79,14 @@ class HfFolder:
         if not isinstance(source, str):
             raise ModelFileError(f"there is no chat template in {self.folder}: an instruct model is needed")
         return source, _token(settings.get("bos_token")), _token(settings.get("eos_token"))
+
+
+@contextlib.contextmanager
+def _naming_config() -> Iterator[None]:
+    try:
+        yield
+    except ModelFileError as error:
+        raise ModelFileError(f"{CONFIG_NAME}: {error.message}") from error
 
 
 def _token(value: object) -> str:

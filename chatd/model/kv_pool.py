@@ -53,23 +53,30 @@ def bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
 def plan_pages(config: ModelConfig, dtype: torch.dtype, page_size: int, kv_bytes: int) -> KVPlan:
     """Pages that fit in ``kv_bytes``. Raises SetupError for a bad page size or if not even two fit."""
     if page_size not in (1, 2, 4, 8, 16, 32, 64):
-        raise SetupError(f"--page-size is {page_size}; it must be a power of two from 1 to 64")
+        raise SetupError(f"--page-size is {page_size}, but a power of two from 1 to 64 is wanted.")
     per_token = bytes_per_token(config, dtype)
     num_pages = kv_bytes // (per_token * page_size)
     if num_pages < 2:
         raise SetupError(
             f"--kv-bytes is {kv_bytes:,}, but two pages are needed and one of {page_size} tokens takes "
-            f"{per_token * page_size:,} bytes"
+            f"{per_token * page_size:,} bytes."
         )
     return KVPlan(num_pages, page_size, per_token, config.context_length)
 
 
 def auto_kv_bytes(device: torch.device) -> int:
     """Size of the pool when none is given: see the constants above. Call it after loading the weights."""
-    if device.type == "cpu":
-        return min(AUTO_CPU_BYTES, int(AUTO_CPU_SHARE * available_memory()))
-    free, _ = torch.cuda.mem_get_info(device)
-    return int(AUTO_GPU_SHARE * free)
+    free = free_memory(device)
+    return (
+        min(AUTO_CPU_BYTES, int(AUTO_CPU_SHARE * free))
+        if device.type == "cpu"
+        else int(AUTO_GPU_SHARE * free)
+    )
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can be had on ``device`` now."""
+    return available_memory() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
 
 
 def available_memory() -> int:
@@ -107,9 +114,15 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 
     `torch.zeros` writes them all: 0.7 s and 2 GiB of memory for a server that may never need them.
     """
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    nbytes = math.prod(shape) * dtype.itemsize
+    try:
+        if device.type != "cpu":
+            return torch.zeros(shape, dtype=dtype, device=device)
+        memory = mmap.mmap(-1, nbytes)
+    except (OSError, OverflowError, torch.OutOfMemoryError) as error:
+        raise SetupError(
+            f"The system does not give {nbytes:,} bytes for the KV pool. Ask for less with --kv-bytes."
+        ) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
