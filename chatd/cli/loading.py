@@ -1,5 +1,6 @@
 """From settings to a loaded model and its engine: what a starting server does in a worker thread."""
 
+import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -9,14 +10,14 @@ import torch
 
 from chatd.cache.prefix_cache import PrefixCache
 from chatd.config import DEFAULT_MODEL, Settings
-from chatd.config_kinds import AUTO
+from chatd.config_kinds import AUTO, show_size
 from chatd.engine.engine import Engine
 from chatd.engine.messages import StepOutput
 from chatd.engine.runner import TorchRunner
 from chatd.engine.scheduler import Scheduler, SchedulerLimits
 from chatd.errors import SetupError
 from chatd.model.fetch import default_model
-from chatd.model.kv_pool import KVPlan, KVPool, auto_kv_bytes, plan_pages
+from chatd.model.kv_pool import KVPlan, KVPool, auto_kv_bytes, free_memory, plan_pages
 from chatd.model.load import ModelFile, load_weights, open_model, weights_dtype
 from chatd.server.service import Backend
 from chatd.text.answer import AnswerText
@@ -42,16 +43,25 @@ class Loaded:
     weights: str
 
 
+def check(settings: Settings) -> None:
+    """Refuse in a moment, before a port is opened, what `load` would refuse: a model that is missing, unsafe
+    or of the wrong kind, memory that is not there. Raises `SetupError`.
+    """
+    device = choose_device(settings.device)
+    _check_memory(settings, device)
+    if settings.model != DEFAULT_MODEL:
+        _check_fit(settings, open_model(_own_model(settings.model)), device)
+
+
 def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progress) -> Loaded:
     """Fetch, read and put together. Takes seconds to minutes; `SetupError` says what to do."""
     device = choose_device(settings.device)
+    _check_memory(settings, device)
     file = open_model(_model_path(settings.model, progress))
     progress(FETCHED, "reading the tokenizer")
     tokenizer, template = file.tokenizer(), file.chat_template()
-    context_length = _context_length(settings, file)
+    context_length = _check_fit(settings, file, device)
     dtype, kv_dtype = _dtypes(settings, device)
-    if settings.kv_bytes != AUTO:  # too few are refused before the long part
-        plan_pages(file.config, kv_dtype, settings.page_size, settings.kv_bytes)
 
     def weights_progress(share: float, what: str) -> None:
         progress(FETCHED + share * (READ - FETCHED), what)
@@ -92,12 +102,39 @@ def choose_device(name: str) -> torch.device:
 
 def _model_path(model: str, progress: Progress) -> Path:
     if model != DEFAULT_MODEL:
-        return Path(model).expanduser()
+        return _own_model(model)
 
     def fetch_progress(done: int, total: int) -> None:
         progress(FETCHED * done / max(1, total), "fetching the default model")
 
     return default_model(fetch_progress)
+
+
+def _own_model(model: str) -> Path:
+    path = Path(model).expanduser()
+    if not path.exists():
+        hint = (
+            f"; did you mean {DEFAULT_MODEL}?" if difflib.get_close_matches(model, [DEFAULT_MODEL]) else "."
+        )
+        raise SetupError(f"--model is {model}, but there is no such file or folder{hint}", param="model")
+    return path
+
+
+def _check_memory(settings: Settings, device: torch.device) -> None:
+    if settings.kv_bytes != AUTO and settings.kv_bytes > (free := free_memory(device)):
+        asked, there = show_size(settings.kv_bytes), show_size(free)
+        where = "this machine" if device.type == "cpu" else "the device"
+        raise SetupError(
+            f"--kv-bytes is {asked}, but {where} has {there} of memory free. Use less, or auto.",
+            param="kv_bytes",
+        )
+
+
+def _check_fit(settings: Settings, file: ModelFile, device: torch.device) -> int:
+    """The context length to serve. What does not go with this model is refused before the long part."""
+    if settings.kv_bytes != AUTO:
+        plan_pages(file.config, _dtypes(settings, device)[1], settings.page_size, settings.kv_bytes)
+    return _context_length(settings, file)
 
 
 def _dtypes(settings: Settings, device: torch.device) -> tuple[torch.dtype, torch.dtype]:

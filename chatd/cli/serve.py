@@ -24,9 +24,11 @@ def serve(config_file: Path | None, as_json: bool, **flags: object) -> int:
     settings = settings_from(flags, config_file)
     configure_logs(as_json=as_json or not sys.stderr.isatty())
     # torch takes a second to import: the other commands, and wrong settings, do without it.
+    from chatd.cli.loading import check
     from chatd.cli.running import run
     from chatd.cli.serve_screen import screen_for
 
+    check(settings)
     screen = screen_for(as_json=as_json)
     asyncio.run(run(settings, screen))
     screen.stopped()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from chatd.cli.loading import READ, choose_device, load, model_name, shared_prefixes
+from chatd.cli.loading import READ, check, choose_device, load, model_name, shared_prefixes
 from chatd.config import Settings
 from chatd.errors import SetupError
 from chatd.model.load import open_model
@@ -31,7 +31,12 @@ class Told:
     [
         ({"context_length": 1_000_000}, "--context-length"),
         ({"kv_bytes": 1 << 20, "page_size": 64}, "--kv-bytes"),
-        ({"model": "/no/such/model.gguf"}, "/no/such/model.gguf"),
+        (
+            {"kv_bytes": 900 << 40},
+            r"--kv-bytes is 900 TiB, but this machine has [0-9.]+ [GMT]iB of memory free",
+        ),
+        ({"model": "/no/such/model.gguf"}, "--model is /no/such/model.gguf"),
+        ({"model": "smollm3"}, "did you mean smollm2"),
     ],
 )
 def test_what_cannot_work_is_refused_before_weights_are_read(
@@ -39,8 +44,16 @@ def test_what_cannot_work_is_refused_before_weights_are_read(
 ) -> None:
     settings = Settings(**{"model": str(model_path)} | wrong)  # type: ignore[arg-type]
     with pytest.raises(SetupError, match=named):
+        check(settings)
+    with pytest.raises(SetupError, match=named):
         load(settings, lambda out: None, told := Told())
     assert max(told.shares, default=0.0) <= 0.5
+
+
+def test_a_pickle_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(b"\x80\x04.")
+    with pytest.raises(SetupError, match=r"model\.bin: this is a pickle"):
+        check(Settings(model=str(tmp_path / "model.bin")))
 
 
 @pytest.mark.model

@@ -85,7 +85,10 @@ async def test_a_terminal_shows_where_everything_is(data_dir: Path, model_path: 
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        (["--model", "/no/such/file.gguf"], "/no/such/file.gguf"),
+        (["--model", "/no/such/file.gguf"], "--model is /no/such/file.gguf, but there is no such file"),
+        (["--model", "pytorch_model.bin"], "no such file"),
+        (["--kv-bytes", "900TiB"], "of memory free"),
+        (["--host", "192.0.2.1", "--allow-public"], "this machine has no such address"),
         (["--host", "0.0.0.0"], "--allow-public"),
         (["--weights", "int4"], "cannot do yet"),
         (["--disk", "off"], "No such option"),
@@ -95,10 +98,12 @@ async def test_what_cannot_start_says_so_in_one_message(
     data_dir: Path, model_path: Path, options: list[str], wanted: str
 ) -> None:
     given = ["--data-dir", str(data_dir), "--port", "0", "--model", str(model_path), *options]
-    code, _, err = await piped(["serve", *given])
+    code, out, err = await piped(["serve", *given])
     assert code == 2
     assert wanted in err
+    assert len(err.splitlines()) <= 4
     assert "Traceback" not in err
+    assert "listens on" not in out
 
 
 async def test_a_failed_start_leaves_the_folder_free(data_dir: Path) -> None:

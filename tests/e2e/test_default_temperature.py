@@ -12,7 +12,7 @@ import pytest
 from chatd.cli.loading import load
 from chatd.config import Settings, load_settings
 from chatd.engine.messages import StepOutput
-from chatd.ids import ResponseId
+from chatd.ids import Rid
 from chatd.server.service import ChatService, ServiceSettings
 from chatd.store.prices import PriceBook
 from chatd.store.store import Store
@@ -65,7 +65,7 @@ async def ask_openai(server: LiveServer, engine: HandEngine, params: dict[str, o
 
 
 def temperature(engine: HandEngine, response_id: str) -> float:
-    return next(s for s in engine.submitted.values() if s.rid == ResponseId(response_id)).params.temperature
+    return next(s for s in engine.submitted.values() if s.rid == Rid(response_id)).params.temperature
 
 
 @pytest.mark.parametrize(("configured", "wanted"), [({}, 0.3), ({"CHATD_TEMPERATURE": "1.25"}, 1.25)])

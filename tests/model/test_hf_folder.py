@@ -46,6 +46,15 @@ def test_config_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
         open_model(change(write_folder(tmp_path / "model"), **changes))
 
 
+def test_an_empty_config_names_the_file_and_the_key(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model")
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(ModelFileError, match=r"model: config\.json: model_type is missing, but a string"):
+        open_model(folder)
+    with pytest.raises(ModelFileError, match="give the folder that holds it"):
+        open_model(folder / "config.json")
+
+
 @pytest.mark.parametrize("text", ["", "[]", "nonsense", "[" * 100_000, '{"model_type": "llama"'])
 def test_config_that_is_no_json_object(text: str, tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "model")

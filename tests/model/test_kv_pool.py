@@ -37,6 +37,14 @@ def test_page_sizes_and_too_little_memory(tmp_path: Path) -> None:
             plan_pages(config, torch.float32, page_size, 1 << 30)
 
 
+def test_memory_that_the_system_does_not_give(tmp_path: Path) -> None:
+    config = open_model(write_folder(tmp_path / "model")).config
+    for size in (1 << 52, 1 << 66):
+        plan = plan_pages(config, torch.float32, 16, size)
+        with pytest.raises(SetupError, match="--kv-bytes"):
+            KVPool(config, plan, torch.float32, CPU)
+
+
 def test_auto_size_is_a_share_with_a_cap() -> None:
     assert 0 < auto_kv_bytes(CPU) <= AUTO_CPU_BYTES
 
