@@ -28,6 +28,7 @@ from chatd.config_kinds import (
     Switch,
     Text,
     Whole,
+    WrongPart,
 )
 from chatd.errors import SetupError
 
@@ -148,7 +149,8 @@ class _Source:
         try:
             return info.kind.parse(value)
         except ValueError as error:
-            shown = value if isinstance(value, str) and value else repr(value)
+            wrong = error.part if isinstance(error, WrongPart) else value
+            shown = wrong if isinstance(wrong, str) and wrong else repr(wrong)
             raise SetupError(f"{self.written(info)} is {shown}, {error}.", param=info.name) from None
 
 
@@ -221,14 +223,14 @@ def is_loopback(host: str) -> bool:
 def _check_together(settings: Settings) -> None:
     if not is_loopback(settings.host) and not settings.allow_public:
         raise SetupError(
-            f"host is {settings.host}, which other machines can reach, and chatd has no accounts yet: "
+            f"--host is {settings.host}, which other machines can reach, and chatd has no accounts yet: "
             "everyone there would share one user. Listen on 127.0.0.1, or add --allow-public if something "
             "in front of chatd decides who gets in.",
             param="host",
         )
     if settings.max_running > settings.step_tokens:
         raise SetupError(
-            f"max_running is {settings.max_running} and step_tokens {settings.step_tokens}, but every answer "
-            "that runs needs a token in each step: raise --step-tokens or lower --max-running.",
+            f"--max-running is {settings.max_running} and --step-tokens {settings.step_tokens}, but every "
+            "answer that runs needs a token in each step: raise --step-tokens or lower --max-running.",
             param="max_running",
         )

@@ -22,6 +22,14 @@ UNITS.update(
 )
 
 
+class WrongPart(ValueError):
+    """One of several values is wrong: ``part``."""
+
+    def __init__(self, part: object, why: str) -> None:
+        super().__init__(why)
+        self.part = part
+
+
 class Kind(Protocol[T_co]):
     @property
     def metavar(self) -> str: ...
@@ -202,4 +210,10 @@ class Many(Generic[T]):
             raw = [part.strip() for part in raw.split(",") if part.strip()]
         if not isinstance(raw, Sequence):
             raise ValueError("but a list is wanted")
-        return tuple(self.kind.parse(part) for part in raw)
+        return tuple(self._part(part) for part in raw)
+
+    def _part(self, part: object) -> T:
+        try:
+            return self.kind.parse(part)
+        except ValueError as error:
+            raise WrongPart(part, str(error)) from None

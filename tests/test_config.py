@@ -104,6 +104,19 @@ def test_a_message_says_where_the_value_stands(tmp_path: Path) -> None:
     assert "cannot be read as TOML" in complaint(folder_with(tmp_path, "port = "))
 
 
+def test_of_a_list_the_wrong_part_is_shown(tmp_path: Path) -> None:
+    (there := tmp_path / "there").touch()
+    flags = {"data_dir": str(tmp_path), "shared_prompts": (str(there), "/nope")}
+    assert complaint(flags) == "--shared-prompts is /nope, but there is no such file."
+
+
+def test_settings_that_do_not_go_together_are_named_as_flags(tmp_path: Path) -> None:
+    for name in ("host", "max_running"):
+        value = {"host": "0.0.0.0", "max_running": "4096"}[name]
+        message = complaint({"data_dir": str(tmp_path), name: value})
+        assert message.startswith(f"--{name.replace('_', '-')} is {value}")
+
+
 def test_lists_and_switches_from_every_source(tmp_path: Path) -> None:
     (prompt := tmp_path / "p.txt").write_text("Be brief.")
     flags = folder_with(tmp_path, 'allowed_hosts = ["a", "b"]\nno_prefix_cache = true\n')

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import socket
@@ -122,12 +123,26 @@ def bind(settings: ServerSettings) -> socket.socket:
             listener.bind(address)
         except OSError as error:
             raise SetupError(
-                f"cannot listen on {settings.host}:{settings.port}: {error.strerror}. "
-                "Is another server running? Choose another with --port."
+                f"Cannot listen on {settings.host}:{settings.port}: {_refusal(error)}"
             ) from error
         undo.pop_all()
     listener.setblocking(False)
     return listener
+
+
+def _refusal(error: OSError) -> str:
+    """Why an address cannot be listened on, and what to do."""
+    if isinstance(error, socket.gaierror):
+        return "no machine has that name. Choose an address of this machine with --host."
+    match error.errno:
+        case errno.EADDRINUSE:
+            return "the port is taken. Is another server running? Choose another with --port."
+        case errno.EADDRNOTAVAIL:
+            return "this machine has no such address. Choose one that it has with --host."
+        case errno.EACCES:
+            return "only the system's administrator may use that port. Choose one above 1023 with --port."
+        case _:
+            return f"{error.strerror}. Choose another with --host or --port."
 
 
 def page_url(listener: socket.socket, settings: ServerSettings) -> str:

@@ -72,7 +72,7 @@ class Message(Struct, frozen=True):
             raise Unsupported(f"Messages of this role are not supported: {where}.", param=f"{where}.role")
         for name in ("tool_calls", "function_call", "audio"):
             if getattr(self, name):
-                raise Unsupported(f"{name} is not supported.", param=f"{where}.{name}")
+                raise Unsupported(f"The field {name} is not supported.", param=f"{where}.{name}")
         if isinstance(self.content, list):
             return ChatTurn(role, "".join(self._text(part, where) for part in self.content))
         if self.content is None and role != "assistant":
@@ -143,7 +143,7 @@ def decode_request(raw: bytes) -> ChatRequest:
     for name, harmless in ACCEPTED.items():
         value = msgspec.json.decode(fields[name]) if name in fields else None
         if value is not None and value not in harmless:
-            raise Unsupported(f"{name} is not supported.", param=name)
+            raise Unsupported(f"The field {name} is not supported.", param=name)
     return asked
 
 

@@ -202,10 +202,17 @@ def test_a_taken_port_is_a_clear_error() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         assert page_url(taken, ServerSettings(port=0, root_path="/chat")) == f"http://127.0.0.1:{port}"
-        with pytest.raises(SetupError, match=f"127.0.0.1:{port}.*--port"):
+        with pytest.raises(SetupError, match=f"127.0.0.1:{port}.*another server.*--port"):
             bind(ServerSettings(port=port))
-    with pytest.raises(SetupError, match="no-such-host"):
-        bind(ServerSettings(host="no-such-host.invalid"))
+
+
+@pytest.mark.parametrize(
+    ("host", "why"), [("no-such-host.invalid", "has that name"), ("192.0.2.1", "has no such address")]
+)
+def test_an_address_that_is_not_ours_is_not_called_taken(host: str, why: str) -> None:
+    with pytest.raises(SetupError, match=f"{host}.*{why}.*--host") as caught:
+        bind(ServerSettings(host=host))
+    assert "another server" not in caught.value.message
 
 
 @dataclass

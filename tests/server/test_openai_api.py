@@ -293,6 +293,7 @@ async def test_what_is_not_done_yet_is_refused_by_name(site: Site) -> None:
         response = await site.post(**{name: ASKS_FOR_MORE.get(name, [7])})
         error = error_of(response)
         assert (response.status_code, error["code"], error["param"]) == (400, "unsupported", name)
+        assert error["message"] == f"The field {name} is not supported."
         assert error["type"] == "invalid_request_error"
         for value in (None, *harmless):
             assert (await site.post(**{name: value}, max_tokens=1)).status_code == 200, (name, value)
