@@ -25,6 +25,8 @@ from tests.support.live_server import Client
 
 KIB, MIB = 1 << 10, 1 << 20
 CLOSED_WITHIN_S = 30
+NOISE_S = 0.5
+"""What a machine that is busy with other things adds to the worst gaps; waiting for a deaf client takes 20 s."""
 
 
 async def gaps(client: Client, key: str, length: int) -> list[float]:
@@ -74,7 +76,7 @@ async def test_n1_half_of_the_clients_stop_reading(
         keys = [f"deaf{number}" for number in range(readers)]
         raws = [await deaf(server, stack, key, length, old.response_id) for key in keys]
         during = await p99_of(clients[:readers], "during", length)
-        assert during <= max(1.5 * baseline, baseline + 0.1)
+        assert during <= max(1.2 * baseline, baseline + NOISE_S)
         await until_at_rest(server, 60)
         assert resident_bytes(server.pid) - before < readers * 256 * KIB + 24 * MIB
         if waits:
