@@ -26,7 +26,7 @@ from tests.support.live_server import Client
 KIB, MIB = 1 << 10, 1 << 20
 CLOSED_WITHIN_S = 30
 NOISE_S = 0.5
-"""What a machine that is busy with other things adds to the worst gaps; waiting for a deaf client takes 20 s."""
+"""What a busy machine adds to the worst gaps; to wait for a deaf client would take 20 s."""
 
 
 async def gaps(client: Client, key: str, length: int) -> list[float]:
