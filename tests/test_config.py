@@ -106,7 +106,7 @@ def test_a_message_says_where_the_value_stands(tmp_path: Path) -> None:
 
 def test_of_a_list_the_wrong_part_is_shown(tmp_path: Path) -> None:
     (there := tmp_path / "there").touch()
-    flags = {"data_dir": str(tmp_path), "shared_prompts": (str(there), "/nope")}
+    flags: dict[str, object] = {"data_dir": str(tmp_path), "shared_prompts": (str(there), "/nope")}
     assert complaint(flags) == "--shared-prompts is /nope, but there is no such file."
 
 

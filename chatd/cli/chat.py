@@ -80,7 +80,7 @@ class Talk:
 
 
 @click.command()
-@click.option("--conversation", metavar="ID", help="Go on with this conversation.")
+@click.option("--conversation", metavar="ID", help="Go on with this one; the beginning of its id will do.")
 @click.option("--last", is_flag=True, help="Go on with the conversation that was used last.")
 @click.option("--temperature", type=float, metavar="T", help="0 always takes the likeliest token.")
 @click.option("--max-tokens", type=int, metavar="N", help="The longest answer.")
@@ -134,8 +134,26 @@ def _view(url: str, conversation: str | None, last: bool) -> dict[str, Any]:
         conversation = newest[0]["id"] if newest else None
     if conversation is None:
         return {}
-    view: dict[str, Any] = get_json(url, "/api/v1/conversations/" + quote(conversation, safe=""))
+    try:
+        return _conversation(url, conversation)
+    except NotFound:
+        return _conversation(url, _whole_id(url, conversation))
+
+
+def _conversation(url: str, conversation_id: str) -> dict[str, Any]:
+    view: dict[str, Any] = get_json(url, "/api/v1/conversations/" + quote(conversation_id, safe=""))
     return view
+
+
+def _whole_id(url: str, beginning: str) -> str:
+    """The id of which ``chatd report`` shows the beginning. `NotFound` unless there is exactly one."""
+    sessions = get_json(url, "/api/v1/report")["sessions"]
+    found = sorted({row["session_id"] for row in sessions if row["session_id"].startswith(beginning)})
+    if not found:
+        raise NotFound(f"There is no conversation {beginning}; `chatd report` lists them.")
+    if len(found) > 1:
+        raise NotFound(f"{len(found)} conversations begin with {beginning}; give more of the id.")
+    return str(found[0])
 
 
 def _greet(console: Console, url: str, session: SessionCreated, view: dict[str, Any]) -> None:

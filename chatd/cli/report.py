@@ -1,6 +1,7 @@
 """``chatd report``: what each session used and cost, and whether the ledger is right."""
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def report(as_csv: bool, verify: bool, config_file: Path | None, as_json: bool, 
     elif as_csv:
         write_csv(sessions, sys.stdout)
     else:
-        print_table(sessions, console)
+        print_table(sessions, console, time.time())
     return 0
 
 

@@ -2,6 +2,8 @@
 
 import csv
 import json
+from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, TextIO
 
 from rich import box
@@ -40,9 +42,14 @@ COUNTS = {
     "computed": "computed",
     "output_tokens": "output",
 }
+LEFT_OUT = ("computed", "gpu_hit")
+"""Counts that a narrow terminal does without, in this order: the others and the rate tell them."""
 GAP = 2
 """Columns between two cells of a table."""
-SHORTEST_TITLE, LONGEST_TITLE = 12, 48
+LEAST_ROOM, MOST_ROOM = 23, 48
+"""Columns for a session: its title, and below it its id and when it was used last."""
+SHORT_ID = 8
+"""Characters of an id that are shown, or more where these are not enough to tell sessions apart."""
 
 Row = dict[str, Any]
 Report = dict[str, list[Row]]
@@ -70,42 +77,92 @@ def _cell(value: object) -> object:
     )
 
 
-def print_table(report: Report, console: Console) -> None:
-    """Counts are tokens. Disk hits have a column once there are any. Figures are never cut, titles are."""
+def print_table(report: Report, console: Console, now: float) -> None:
+    """Counts are tokens. Disk hits have a column once there are any. Figures are never cut, titles are.
+
+    ``now`` is Unix seconds.
+    """
     totals = report["totals"]
     if not totals:
         console.print("No session yet. Start one with `chatd chat`, or on the page.", markup=False)
         return
+    rows = report["sessions"]
+    for names in _choices(totals):
+        columns = _columns(names, rows, totals)
+        taken = sum(max(map(cell_len, _lines(column))) + GAP for column in columns)
+        if console.width - taken >= LEAST_ROOM:
+            break
+    room = max(LEAST_ROOM, min(MOST_ROOM, console.width - taken))
+    ids = short_ids([row["session_id"] for row in rows])
+    sessions = [_session(row, ids[row["session_id"]], now) for row in rows]
+    sums = [Text(f"total ({total['sessions']:,})") for total in totals]
+    table = _table([*sessions, *sums], columns, room, len(rows))
+    whole = max(room + taken, console.width)
+    console.print(table, width=whole, crop=False, no_wrap=True, overflow="ignore")
+
+
+def _choices(totals: list[Row]) -> Iterator[list[str]]:
+    """The counts to show, from all that there are to the fewest."""
     names = [name for name in COUNTS if name != "disk_hit" or any(total["disk_hit"] for total in totals)]
+    yield names
+    for left_out in LEFT_OUT:
+        names = [name for name in names if name != left_out]
+        yield names
+
+
+def _columns(names: list[str], rows: list[Row], totals: list[Row]) -> list[list[str]]:
+    """Each with its heading first."""
     money = f"cost\n{totals[0]['currency']}" if len(totals) == 1 else "cost"
     headings = [*(COUNTS[name] for name in names), "reused", money, "without\ncache"]
-    rows = [[row["title"] or row["session_id"], *_figures(row, names)] for row in report["sessions"]]
-    sums = [[f"total ({total['sessions']:,})", *_figures(total, names)] for total in totals]
+    lines = [_figures(row, names) for row in (*rows, *totals)]
     if len(totals) > 1:
-        for line, row in zip([*rows, *sums], [*report["sessions"], *totals], strict=True):
+        for line, row in zip(lines, (*rows, *totals), strict=True):
             line[-2] += f" {row['currency']}"
-    _print_columns(["session", *headings], rows, sums, console)
+    return [list(column) for column in zip(headings, *lines, strict=True)]
 
 
-def _print_columns(
-    headings: list[str], rows: list[list[str]], sums: list[list[str]], console: Console
-) -> None:
-    """The first column takes what room the others leave."""
+def _lines(column: list[str]) -> list[str]:
+    return [line for cell in column for line in cell.split("\n")]
+
+
+def _session(row: Row, short_id: str, now: float) -> Text:
+    last = ago(datetime.fromisoformat(row["last_at"]).timestamp(), now)
+    title = harmless(" ".join(row["title"].split())) or "(no title)"
+    return Text.assemble(title, "\n", (f"{short_id} · {last}", "dim"))
+
+
+def _table(first: list[Text], columns: list[list[str]], room: int, sessions: int) -> Table:
+    """The first column has ``room``, the others what they need."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    widths = [max(cell_len(cells[i]) for cells in rows + sums) for i in range(1, len(headings))]
-    widths = [max(w, *map(len, head.split("\n"))) for w, head in zip(widths, headings[1:], strict=True)]
-    room = console.width - sum(widths) - GAP * len(widths)
-    room = max(SHORTEST_TITLE, min(LONGEST_TITLE, room))
-    table.add_column(headings[0], no_wrap=True, overflow="ellipsis", max_width=room)
-    for heading, width in zip(headings[1:], widths, strict=True):
-        table.add_column(heading, justify="right", no_wrap=True, min_width=width)
-    for row in rows:
-        table.add_row(Text(harmless(row[0])), *row[1:])
-    table.add_section()
-    for row in sums:
-        table.add_row(*row, style="bold")
-    whole = room + sum(widths) + GAP * len(widths)
-    console.print(table, width=max(whole, console.width), crop=False, no_wrap=True, overflow="ignore")
+    table.add_column("session", no_wrap=True, overflow="ellipsis", max_width=room)
+    for column in columns:
+        width = max(map(cell_len, _lines(column)))
+        table.add_column(column[0], justify="right", no_wrap=True, min_width=width)
+    for at, cell in enumerate(first):
+        if at == sessions:
+            table.add_section()
+        table.add_row(cell, *(column[at + 1] for column in columns), style="bold" if at >= sessions else "")
+    return table
+
+
+def short_ids(ids: list[str]) -> dict[str, str]:
+    """For each id so much of its beginning as tells it from all others."""
+    length = SHORT_ID
+    while len({one[:length] for one in ids}) < len(set(ids)):
+        length += 1
+    return {one: one[:length] for one in ids}
+
+
+def ago(at: float, now: float) -> str:
+    """When that was, for people: 'just now', '5 min ago', '3 h ago', '2 d ago', '2026-11-29'."""
+    minutes = int(max(0.0, now - at) // 60)
+    if minutes < 60:
+        return f"{minutes} min ago" if minutes else "just now"
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h ago"
+    if minutes < 7 * 24 * 60:
+        return f"{minutes // (24 * 60)} d ago"
+    return datetime.fromtimestamp(at).date().isoformat()
 
 
 def _figures(row: Row, names: list[str]) -> list[str]:

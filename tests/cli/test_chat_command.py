@@ -86,6 +86,20 @@ async def test_a_pipe_can_go_on_with_a_conversation() -> None:
     assert [frame["conversation_id"] for frame in server.received] == ["c7", "c7"]
 
 
+async def test_the_beginning_of_an_id_names_a_conversation() -> None:
+    sessions = [{"session_id": one} for one in ("c7", "d1", "d2")]
+    pages = READY | {"/api/v1/report": {"sessions": sessions}, "/api/v1/conversations/c7": VIEW}
+    async with ScriptedServer(answers("Yes."), pages=pages) as server:
+        said = {
+            given: await piped(["chat", "--url", server.url, "--conversation", given], "More?")
+            for given in ("c", "d", "e")
+        }
+    assert said["c"] == (0, "Yes.\n", "")
+    assert server.received[0]["conversation_id"] == "c7"
+    assert said["d"] == (2, "", "chatd: 2 conversations begin with d; give more of the id.\n")
+    assert said["e"] == (2, "", "chatd: There is no conversation e; `chatd report` lists them.\n")
+
+
 async def test_json_is_the_servers_events() -> None:
     async with ScriptedServer(answers("Hi"), pages=READY) as server:
         code, out, _ = await piped(["chat", "--json", "--url", server.url], "Hello")

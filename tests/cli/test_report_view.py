@@ -4,19 +4,22 @@ import csv
 import dataclasses
 import io
 import json
+from datetime import datetime
 
 import pytest
 from rich.console import Console
 
-from chatd.cli.report_view import COLUMNS, print_table, print_verdict, write_csv, write_json
+from chatd.cli.report_view import COLUMNS, ago, print_table, print_verdict, write_csv, write_json
 from chatd.ids import ConversationId, Namespace
 from chatd.server.report_views import report_of, verdict_of
 from chatd.store.records import Finding, ReportTotal, SessionRow, SessionsReport, VerifyReport
 
+NOW = 1_700_000_060 + 5 * 60
 
-def session(title: str, disk_hit: int = 0) -> SessionRow:
+
+def session(title: str, disk_hit: int = 0, session_id: str = "3fa2b1c0" * 4) -> SessionRow:
     return SessionRow(
-        session_id=ConversationId("c1"),
+        session_id=ConversationId(session_id),
         namespace=Namespace("local"),
         title=title,
         currency="CNY",
@@ -39,7 +42,7 @@ def total(disk_hit: int = 0) -> ReportTotal:
 
 def table(report: SessionsReport, width: int = 110) -> str:
     console = Console(file=(out := io.StringIO()), width=width)
-    print_table(report_of(report), console)
+    print_table(report_of(report), console, NOW)
     return out.getvalue()
 
 
@@ -48,6 +51,45 @@ def test_a_table_shows_each_session_and_the_total() -> None:
     figures = ["3", "1,200", "900", "300", "64", "75", "%", "0.000518", "0.001328"]
     assert next(line for line in lines if "Bread" in line).split() == ["Bread", *figures]
     assert next(line for line in lines if "total (1)" in line).split() == ["total", "(1)", *figures]
+
+
+def test_sessions_with_one_title_are_told_apart() -> None:
+    """By as much of their ids as that takes, and by when they were used last."""
+    ids = ["3fa2b1c0" + "00" * 12, "3fa2b1c0" + "0f" * 12, "7" * 32]
+    rows = tuple(session("Hello", session_id=one) for one in ids)
+    lines = [line.strip() for line in table(SessionsReport(rows, (total(),))).splitlines()]
+    assert [line for line in lines if "ago" in line] == [
+        "3fa2b1c000 · 5 min ago",
+        "3fa2b1c00f · 5 min ago",
+        "7777777777 · 5 min ago",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-9, "just now"),
+        (59, "just now"),
+        (60, "1 min ago"),
+        (3599, "59 min ago"),
+        (3600, "1 h ago"),
+        (86_399, "23 h ago"),
+        (86_400, "1 d ago"),
+        (7 * 86_400 - 1, "6 d ago"),
+        (9 * 86_400, datetime.fromtimestamp(NOW - 9 * 86_400).date().isoformat()),
+    ],
+)
+def test_how_long_ago(seconds: int, words: str) -> None:
+    assert ago(NOW - seconds, NOW) == words
+
+
+def test_a_narrow_terminal_keeps_titles_readable() -> None:
+    shown = {w: table(SessionsReport((session("Why is the sky blue?"),), (total(),)), w) for w in (80, 120)}
+    for text in shown.values():
+        assert "Why is the sky blue?" in text
+        assert "3fa2b1c0 · 5 min ago" in text
+    assert "computed" not in shown[80]
+    assert "computed" in shown[120]
 
 
 def test_disk_hits_have_a_column_once_there_are_any() -> None:
