@@ -73,6 +73,38 @@ def test_regenerate_makes_a_version(chat: ChatPage) -> None:
     assert [message["role"] for message in chat.messages()] == ["user", "assistant", "assistant"]
 
 
+def test_the_chosen_version_is_shown_after_a_reload_and_gone_on_from(chat: ChatPage) -> None:
+    chat.ask("first")
+    chat.press("Answer again")
+    expect(chat.answer.get_by_label("Version 2 of 2")).to_be_visible()
+    chat.wait_ended()
+    chat.press("Previous version")
+    chat.page.reload()
+    expect(chat.answer.get_by_label("Version 1 of 2")).to_be_visible()
+    chat.ask("second")
+    chat.page.reload()
+    expect(chat.answer_text).to_have_text("You said: second")
+    expect(chat.answers.first.get_by_label("Version 1 of 2")).to_be_visible()
+    messages = chat.messages()
+    assert messages[3]["parent_id"] == messages[1]["id"]
+
+
+def test_an_edit_that_is_refused_comes_back_to_its_editor(chat: ChatPage) -> None:
+    chat.ask("short")
+    chat.composer.fill("meanwhile")
+    chat.questions.last.hover()
+    chat.questions.last.get_by_role("button", name="Edit", exact=True).click()
+    editor = chat.page.get_by_label("Edit your message")
+    editor.fill("far too long " * 400)
+    chat.page.keyboard.press("Enter")
+    expect(chat.page.get_by_text("tokens", exact=False).first).to_be_visible()
+    expect(editor).to_have_value("far too long " * 400)
+    expect(chat.composer).to_have_value("meanwhile")
+    chat.page.keyboard.press("Escape")
+    expect(chat.answer_text).to_have_text("You said: short")
+    assert len(chat.messages()) == 2
+
+
 def test_an_edit_makes_a_branch_and_both_stay(chat: ChatPage) -> None:
     chat.ask("what is one")
     chat.ask("and two")

@@ -34,8 +34,19 @@ def test_delete_can_be_undone(chat: ChatPage) -> None:
     expect(chat.sidebar.get_by_role("link", name="keep me")).to_have_count(0)
     expect(chat.questions).to_have_count(0)
     chat.page.get_by_role("button", name="Undo").click()
-    chat.sidebar.get_by_role("link", name="keep me").click()
     expect(chat.answer_text).to_have_text("You said: keep me")
+    expect(chat.sidebar.get_by_role("link", name="keep me")).to_have_attribute("aria-current", "page")
+
+
+def test_an_undone_delete_does_not_pull_away_from_what_was_opened_since(chat: ChatPage) -> None:
+    chat.ask("stay here")
+    chat.sidebar.get_by_role("link", name="New chat").click()
+    chat.ask("deleted and back")
+    _row_button(chat, "deleted and back", "Delete").click()
+    chat.sidebar.get_by_role("link", name="stay here").click()
+    chat.page.get_by_role("button", name="Undo").click()
+    expect(chat.sidebar.get_by_role("link", name="deleted and back")).to_be_visible()
+    expect(chat.answer_text).to_have_text("You said: stay here")
 
 
 @pytest.mark.parametrize("by", ["dismissing the notice", "leaving the page"])

@@ -1,6 +1,7 @@
 """Nothing is lost and nothing is doubled: reloads, lost connections, lost confirmations, restarts."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,33 @@ def test_a_continued_answer_survives_a_reload(teller: PageServer, open_page: Ope
         server.pace.free()
         chat.wait_ended()
         expect(chat.answer_text).to_have_text(_plain(STORY))
+
+
+def test_an_answer_that_a_dead_server_left_can_go_on(
+    teller: PageServer, data_dir: Path, tmp_path: Path, open_page: OpenPage
+) -> None:
+    left = tmp_path / "as it was left"
+    with teller as server:
+        chat = open_page(server.url)
+        for _ in range(4):  # both servers count their ids from 1: these keep the answers' apart
+            origin = {"origin": chat.url[:-1]}
+            chat.page.request.post(chat.url + "api/v1/conversations", data={}, headers=origin)
+        server.pace.allow(40)
+        chat.send("tell me")
+        expect(chat.answer_text).to_have_text(_plain(STORY[:40]))
+        shutil.copytree(data_dir, left)  # what a killed process leaves: nothing was ended
+        conversation = chat.conversation_id
+    expect(chat.trouble).to_contain_text("Answers under way go on if the server still runs.")
+    with PageServer(left, replying(lambda text: STORY)) as server:
+        chat = open_page(f"{server.url}#/c/{conversation}")
+        chat.wait_ended("failed")
+        broken = "The answer broke off. The server stopped while it was writing this answer."
+        expect(chat.answer.get_by_text(broken)).to_be_visible()
+        expect(chat.answer.get_by_role("button", name="Try again")).to_be_visible()
+        chat.press("Continue")
+        chat.wait_ended()
+        expect(chat.answer_text).to_have_text(_plain(STORY))
+        assert len(chat.messages()) == 2
 
 
 @pytest.mark.parametrize("then", ["reconnect", "reload"])

@@ -48,6 +48,12 @@ PAYLOADS = [
     "<noscript><p title='</noscript><img src=x onerror=alert(1)>'>",
 ]
 CORPUS = "\n\n".join(PAYLOADS)
+LINKS = """- [the docs](https://docs.example/x)
+- [https://bank.example](https://evil.example/)
+- https://plain.example/a_b.
+- [me@mail.example](mailto:me@mail.example)
+- [click](javascript:alert(1))
+"""
 
 
 def test_r1_payloads_are_text_wherever_they_stand(
@@ -64,7 +70,32 @@ def test_r1_payloads_are_text_wherever_they_stand(
             assert "onerror=alert(1)" in shown
         foreign = "script:not([src^='./assets/']), iframe, object, embed, img, base, form[action], style"
         expect(chat.page.locator(foreign)).to_have_count(0)
-        expect(chat.page.locator("article a, article svg [onload], [onerror], [onfocus]")).to_have_count(0)
+        expect(chat.page.locator("article svg [onload], [onerror], [onfocus]")).to_have_count(0)
+        links = chat.page.locator("article a")
+        expect(links).to_have_count(1)  # the picture: named, not fetched
+        expect(links).to_have_text("pixel (evil.example)")
+        expect(links).to_have_attribute("href", "https://evil.example/pixel.gif")
+
+
+def test_r1_links_open_apart_and_say_where_they_lead(
+    data_dir: Path, built_page: Path, open_page: OpenPage
+) -> None:
+    with PageServer(data_dir, replying(lambda text: LINKS)) as server:
+        chat = open_page(server.url)
+        chat.ask("links, please")
+        links = chat.answer_text.locator("a")
+        expect(links).to_have_text(
+            [
+                "the docs (docs.example)",
+                "https://bank.example (evil.example)",
+                "https://plain.example/a_b",
+                "me@mail.example",
+            ]
+        )
+        for link in links.all():
+            expect(link).to_have_attribute("rel", "noopener noreferrer")
+            expect(link).to_have_attribute("target", "_blank")
+        expect(chat.answer_text).to_contain_text("[click](javascript:alert(1))")
 
 
 def test_r1_a_title_is_text(chat: ChatPage) -> None:
@@ -94,9 +125,13 @@ def test_the_page_works_under_trusted_types(
     web = tmp_path / "web"
     shutil.copytree(built_page, web)
     index = (web / "index.html").read_text()
+    every_block = (
+        "`a`\n\n# b\n\n```js\nc\n```\n> - [d](http://d.example)\n\n| e |\n| --: |\n| f |\n\n---\n3. *g*"
+    )
     meta = f'<head><meta http-equiv="content-security-policy" content="{policy}">'
     (web / "index.html").write_text(index.replace("<head>", meta))
-    with PageServer(data_dir, replying(lambda text: "`a`\n\n# b\n\n```js\nc\n```"), web=web) as server:
+    with PageServer(data_dir, replying(lambda text: every_block), web=web) as server:
         chat = open_page(server.url)
         chat.ask("still works?")
         expect(chat.answer_text.locator("code")).to_have_count(2)
+        expect(chat.answer_text.locator("td.end, hr, ol[start='3'] em, blockquote ul a")).to_have_count(4)

@@ -1,13 +1,15 @@
 /**
  * The page's one controller: what the user does goes in, wire events come in, models change.
  *
- * Answers belong to the server. A create is kept in the outbox until the server has confirmed it and
- * is sent again on each new connection; every running answer is subscribed to again after the last
- * piece that arrived. So neither a lost connection nor a reload loses or doubles anything.
+ * Answers belong to the server. What was asked for is sent on each new connection until it is
+ * confirmed; every running answer is subscribed to again after the last piece that arrived. So
+ * neither a lost connection nor a reload loses or doubles anything.
  */
 
+import { Branches } from "../core/branches";
 import { Drafts } from "../core/drafts";
-import { Outbox, type PendingCreate } from "../core/outbox";
+import { Outbox } from "../core/outbox";
+import { sentence } from "../text/format";
 import { t } from "../text/strings";
 import {
   isAnswerEvent,
@@ -27,6 +29,8 @@ import { Health } from "./health.svelte";
 import { Library } from "./library.svelte";
 import type { Message } from "./message.svelte";
 import { Notices } from "./notices.svelte";
+import { Requests } from "./requests";
+import { Shelf } from "./shelf";
 
 const WAKE_PATIENCE_MS = 3000;
 const ASK_HEALTH_MS = 15_000;
@@ -48,17 +52,20 @@ export class Chat {
   draft = $state.raw({ text: "", turn: 0 });
 
   readonly #drafts: Drafts;
-  readonly #outbox: Outbox;
+  readonly #shelf: Shelf;
+  readonly #requests: Requests;
   readonly #link: Link;
-  readonly #conversations = new Map<string, Conversation>();
-  readonly #pendingIn = new Map<string, Conversation>();
-  readonly #sentKeys = new Set<string>();
 
   constructor() {
     const prefix = `chatd:${http.pageUrl(".").pathname}:`;
-    this.#drafts = new Drafts(safeStorage(() => localStorage), prefix);
-    this.#outbox = new Outbox(safeStorage(() => sessionStorage), `${prefix}outbox`);
-    for (const pending of this.#outbox.all()) this.#sentKeys.add(pending.key); // perhaps sent before the reload
+    const lasting = safeStorage(() => localStorage);
+    this.#drafts = new Drafts(lasting, prefix);
+    this.#shelf = new Shelf(new Branches(lasting, prefix), (conversation) => this.#loaded(conversation));
+    this.#requests = new Requests(new Outbox(safeStorage(() => sessionStorage), `${prefix}outbox`), {
+      newKey: randomKey,
+      send: (event) => this.session?.model != null && this.#link.send(event),
+      onTakenBack: (request, conversation, id) => this.#giveBack(request, conversation, id),
+    });
     this.#link = new Link(http.socketUrl(), {
       onState: (state) => this.#linkBecame(state),
       onEvent: (event) => this.#handle(event),
@@ -80,7 +87,7 @@ export class Chat {
   wake(): void {
     this.#link.probe(WAKE_PATIENCE_MS);
     void this.library.refresh();
-    void this.#load(this.current);
+    this.#load(this.current);
   }
 
   retryNow(): void {
@@ -96,14 +103,18 @@ export class Chat {
 
   open(id: string | null): void {
     if (id !== null && id === this.current.id) return;
-    this.current = id === null ? this.#unsaved() : this.#conversation(id);
+    this.current = id === null ? this.#unsaved() : this.#shelf.get(id);
     this.#offerDraft(this.#drafts.get(id));
-    void this.#load(this.current);
+    this.#load(this.current);
   }
 
+  /** Deletes, unless it is undone: then what was open is open again, if nothing else has been opened since. */
   remove(id: string): void {
-    this.library.remove(id);
-    if (this.current.id === id) location.hash = routeTo(null);
+    const wasOpen = this.current.id === id;
+    this.library.remove(id, () => {
+      if (wasOpen && this.current.id === null) location.hash = routeTo(id);
+    });
+    if (wasOpen) location.hash = routeTo(null);
   }
 
   saveDraft(text: string): void {
@@ -111,7 +122,7 @@ export class Chat {
   }
 
   retryLoading(): void {
-    void this.#load(this.current);
+    this.#load(this.current);
   }
 
   // --- answers --------------------------------------------------------------------------------
@@ -137,51 +148,33 @@ export class Chat {
 
   /** Shows the version `offset` places further. */
   switchVersion(message: Message, offset: number): void {
-    const versions = this.current.versionsOf(message);
-    const at = versions.indexOf(message) + offset;
-    const wanted = versions[at];
-    if (!wanted) return;
-    this.current.choose(wanted);
-    this.notices.say(t.announceSwitched(String(at + 1), String(versions.length)));
+    const shown = this.#shelf.switchVersion(this.current, message, offset);
+    if (shown) this.notices.say(t.announceSwitched(String(shown[0]), String(shown[1])));
   }
 
   /** Stops an answer under way. One that was never sent is taken back instead. */
   stop(message: Message): void {
     if (!message.live || message.stopping) return;
-    const unsent = this.#outbox.all().find(({ key }) => this.current.echoed(key) === message);
-    if (unsent && !this.#sentKeys.has(unsent.key)) return this.#takeBack(unsent);
+    if (this.#requests.takeBackUnsent(this.current, message)) return;
     message.stopping = true;
     this.answers.cancelIfStopping(message);
   }
 
   #ask(request: CreateRequest): void {
-    const pending = { key: randomKey(), request, conversationId: this.current.id };
-    this.#outbox.add(pending);
-    this.#echo(this.current, pending);
-    this.#post(pending);
+    this.#requests.ask(this.current, request);
   }
 
-  #echo(conversation: Conversation, pending: PendingCreate): void {
-    this.#pendingIn.set(pending.key, conversation);
-    conversation.echo(pending);
-  }
-
-  #post(pending: PendingCreate): void {
-    if (this.session?.model == null) return;
-    const sent = this.#link.send({ type: "response.create", idempotency_key: pending.key, ...pending.request });
-    if (sent) this.#sentKeys.add(pending.key);
-  }
-
-  #takeBack(pending: PendingCreate): void {
-    this.#outbox.remove(pending.key);
-    const conversation = this.#pendingIn.get(pending.key);
-    this.#pendingIn.delete(pending.key);
-    conversation?.retract(pending.key);
-    if (!("input" in pending.request) || conversation !== this.current) return;
-    if (this.#drafts.get(conversation.id) === "") {
-      this.saveDraft(pending.request.input);
-      this.#offerDraft(pending.request.input);
+  /** The text of a request that came to nothing: an edit's returns to its editor, any other to the composer. */
+  #giveBack(request: CreateRequest, conversation: Conversation | null, conversationId: string | null): void {
+    if (!("input" in request)) return;
+    const edited = "edit" in request ? conversation?.tree.byId.get(request.edit) : undefined;
+    if (edited) {
+      edited.editor = together(request.input, edited.editor ?? "");
+      return;
     }
+    const text = together(request.input, this.#drafts.get(conversationId));
+    this.#drafts.set(conversationId, text);
+    if (conversation === this.current) this.#offerDraft(text);
   }
 
   // --- wire events ----------------------------------------------------------------------------
@@ -227,17 +220,16 @@ export class Chat {
     this.draining = false;
     if (event.model === null) return this.health.doubt();
     this.answers.resume();
-    for (const pending of this.#outbox.all()) this.#post(pending);
+    this.#requests.sendAll();
     if (resumed) {
       void this.library.refresh();
-      void this.#load(this.current);
+      this.#load(this.current);
     }
   }
 
   #confirmed(event: ResponseCreated): void {
-    this.#outbox.remove(event.idempotency_key);
-    const conversation = this.#pendingIn.get(event.idempotency_key) ?? this.#conversation(event.conversation_id);
-    this.#pendingIn.delete(event.idempotency_key);
+    const shownIn = this.#requests.confirmed(event.idempotency_key);
+    const conversation = shownIn ?? this.#shelf.get(event.conversation_id);
     const isNew = conversation.id === null;
     const message = conversation.confirm(event);
     if (isNew) this.#named(conversation, event.conversation_id);
@@ -247,7 +239,7 @@ export class Chat {
 
   /** The server has made the conversation that was new: it gets its place in the address and the list. */
   #named(conversation: Conversation, id: string): void {
-    this.#conversations.set(id, conversation);
+    this.#shelf.put(id, conversation);
     if (conversation === this.current && routedConversation() === null) {
       history.replaceState(null, "", routeTo(id));
     }
@@ -257,11 +249,12 @@ export class Chat {
   /** A conversation changed, here or elsewhere. What was written elsewhere is fetched when it is on show. */
   #updated(event: ConversationUpdated): void {
     this.library.update(event);
-    const conversation = this.#conversations.get(event.conversation_id);
+    const conversation = this.#shelf.find(event.conversation_id);
     if (!conversation) return;
     conversation.title = event.title;
+    conversation.tipId = event.tip_id;
     const isNews = event.tip_id !== null && !conversation.tree.byId.has(event.tip_id);
-    if (isNews && conversation === this.current) void this.#load(conversation);
+    if (isNews && conversation === this.current) this.#load(conversation);
   }
 
   #announce({ conversation, answer }: Live): void {
@@ -277,61 +270,29 @@ export class Chat {
     if (error.code === "not_ready") return this.health.doubt();
     if (error.response_id === undefined || error.code === "conflict") return; // conflict: we hear it already
     const live = this.answers.drop(error.response_id);
-    if (live) void this.#load(live.conversation);
+    if (live) this.#load(live.conversation);
   }
 
   #createRefused(key: string, error: ErrorEvent): void {
-    const pending = this.#outbox.all().find((each) => each.key === key);
-    if (!pending || error.code === "draining") return; // the next connection sends it again
+    if (error.code === "draining") return; // the next connection sends it again
     if (error.code === "not_ready") return this.health.doubt();
-    this.#takeBack(pending);
-    this.notices.error(error.message);
-  }
-
-  // --- loading --------------------------------------------------------------------------------
-
-  #conversation(id: string): Conversation {
-    const known = this.#conversations.get(id);
-    if (known) return known;
-    const conversation = new Conversation(id);
-    this.#conversations.set(id, conversation);
-    return conversation;
+    if (this.#requests.refused(key)) this.notices.error(sentence(error.message));
   }
 
   /** The conversation yet to be made; with what was asked for in it before a reload. */
   #unsaved(): Conversation {
     const conversation = new Conversation(null);
-    for (const pending of this.#outbox.all()) {
-      if (pending.conversationId === null && !this.#pendingIn.has(pending.key)) this.#echo(conversation, pending);
-    }
+    this.#requests.showIn(conversation);
     return conversation;
   }
 
-  async #load(conversation: Conversation): Promise<void> {
-    if (conversation.id === null) return;
-    try {
-      await this.#fetch(conversation, conversation.id);
-    } catch (error) {
-      if (!(error instanceof http.ApiError)) throw error;
-      if (error.status === 404) conversation.state = "missing";
-      else if (conversation.state === "loading") conversation.state = "failed";
-      return;
-    }
-    for (const message of conversation.tree.byId.values()) this.#pickUp(conversation, message);
-    for (const pending of this.#outbox.all()) {
-      if (pending.conversationId === conversation.id) this.#echo(conversation, pending);
-    }
+  #load(conversation: Conversation): void {
+    void this.#shelf.read(conversation);
   }
 
-  /** Merges a view that knows all that was confirmed, unless a newer one has been asked for. */
-  async #fetch(conversation: Conversation, id: string): Promise<void> {
-    const load = conversation.nextLoad();
-    let view, confirmed;
-    do {
-      confirmed = conversation.confirmed;
-      view = await http.getConversation(id);
-    } while (confirmed !== conversation.confirmed);
-    if (conversation.isLatest(load)) conversation.merge(view);
+  #loaded(conversation: Conversation): void {
+    for (const message of conversation.tree.byId.values()) this.#pickUp(conversation, message);
+    this.#requests.showIn(conversation);
   }
 
   /** An answer that is under way at the server and not followed here is followed from its first piece. */
@@ -345,4 +306,9 @@ export class Chat {
   #offerDraft(text: string): void {
     this.draft = { text, turn: this.draft.turn + 1 };
   }
+}
+
+/** What came back, and what has been written in its place meanwhile. */
+function together(returned: string, written: string): string {
+  return written === "" ? returned : `${returned}\n\n${written}`;
 }

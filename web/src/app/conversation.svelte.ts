@@ -21,6 +21,8 @@ export class Conversation {
   state = $state<ConversationState>("new");
   tree = $state.raw<Tree<Message>>(plant([]));
   leafId = $state.raw<string | null>(null);
+  /** The newest message at the server, on whichever branch. */
+  tipId: string | null = null;
   path = $derived(pathTo(this.tree, this.leafId));
 
   /** How many requests the server has confirmed: a view asked for before the last one may lack it. */
@@ -51,13 +53,16 @@ export class Conversation {
     return load === this.#loads;
   }
 
-  /** Takes the server's view over. Messages that are still an echo, or being written, stay. */
-  merge(view: ConversationView): void {
+  /**
+   * Takes the server's view over. Messages that are still an echo, or being written, stay.
+   * Shown at first is the branch of `chosen`, without one the newest.
+   */
+  merge(view: ConversationView, chosen: string | null = null): void {
     const known = this.tree.byId;
     const messages = view.messages.map((each) => this.#merged(known.get(each.id), each));
     this.#replant([...messages, ...this.#echoMessages()]);
-    const first = this.leafId === null || !this.tree.byId.has(this.leafId);
-    this.leafId = leafUnder(this.tree, first ? tipOf(view) : this.leafId, this.#chosen);
+    this.tipId = view.tip_id;
+    this.leafId = leafUnder(this.tree, this.#known(this.leafId) ?? this.#known(chosen) ?? this.#known(view.tip_id), this.#chosen);
     this.title = view.title;
     this.state = "ready";
   }
@@ -101,6 +106,7 @@ export class Conversation {
     this.#echoes.delete(created.idempotency_key);
     this.confirmed += 1;
     this.id = created.conversation_id;
+    this.tipId = created.message_id;
     const twin = this.tree.byId.get(created.message_id);
     if (echo && (!twin || twin === echo.answer)) return this.#adopt(echo, created);
     if (echo) this.#drop(echo);
@@ -118,6 +124,10 @@ export class Conversation {
     this.#drop(echo);
     this.leafId = echo.leafBefore;
     if (this.id === null && this.tree.byId.size === 0) this.state = "new";
+  }
+
+  #known(id: string | null): string | null {
+    return id !== null && this.tree.byId.has(id) ? id : null;
   }
 
   #merged(message: Message | undefined, view: MessageView): Message {
@@ -190,8 +200,4 @@ export class Conversation {
 
 function localAnswer(key: string, parentId: string | null): Message {
   return new Message(`${key}:answer`, parentId, "assistant");
-}
-
-function tipOf(view: ConversationView): string | null {
-  return view.messages.some((message) => message.id === view.tip_id) ? view.tip_id : null;
 }

@@ -1,3 +1,4 @@
+import { sentence } from "../text/format";
 import { t } from "../text/strings";
 import type { ConversationHead, ConversationPage, ConversationUpdated } from "../wire/events";
 import * as http from "../wire/http";
@@ -56,11 +57,14 @@ export class Library {
     }
   }
 
-  /** Hides the conversation now and deletes it when the chance to undo has passed. */
-  remove(id: string): void {
+  /** Hides the conversation now and deletes it when the chance to undo has passed; `undone` runs if that was taken. */
+  remove(id: string, undone: () => void): void {
     this.#hide(id, true);
     const title = this.titleOf(id) || t.untitled;
-    const restore = (): void => this.#hide(id, false);
+    const restore = (): void => {
+      this.#hide(id, false);
+      undone();
+    };
     this.notices.undoable(t.deleted(title), t.undo, restore, () => void this.#delete(id));
   }
 
@@ -111,6 +115,6 @@ export class Library {
 
   #report(error: unknown): void {
     if (!(error instanceof http.ApiError)) throw error;
-    this.notices.error(error.code === "unreachable" ? t.unreachable : error.message);
+    this.notices.error(error.code === "unreachable" ? t.unreachable : sentence(error.message));
   }
 }

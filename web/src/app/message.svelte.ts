@@ -16,6 +16,8 @@ export class Message implements Node {
   live = $state.raw<Answer | null>(null);
   /** So many of the oldest turns the model did not see when it wrote this. */
   droppedTurns = $state(0);
+  /** What the editor of this message holds; null while it is not being edited. */
+  editor = $state.raw<string | null>(null);
   /** Stop was asked for and has not happened yet. */
   stopping = $state(false);
 

@@ -45,7 +45,7 @@ export type Block =
 type Kind = Block["kind"];
 
 /** Quotes and lists inside each other; deeper ones are text. */
-const MOST_DEPTH = 4;
+const MOST_DEPTH = 3;
 /** A line so many columns right of an item's mark belongs to the item. */
 const NESTED = 2;
 
@@ -252,6 +252,8 @@ function build(kind: Kind, source: string, depth: number): Block {
 }
 
 function nested(lines: readonly string[], depth: number): readonly Block[] {
+  const [only = ""] = lines;
+  if (lines.length === 1 && !mayBegin(only)) return isBlank(only) ? [] : [build("paragraph", only, depth)]; // mostly
   const source = lines.join("\n");
   return split(source, depth + 1).spans.map(({ kind, from, to }) => build(kind, source.slice(from, to), depth + 1));
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { count, duration, exactMoney, money, rate, share } from "./format";
+import { count, duration, exactMoney, money, rate, sentence, share } from "./format";
 
 describe("count", () => {
   it.each([
@@ -61,4 +61,13 @@ describe("money", () => {
     expect(exactMoney(1_042_149, "CNY", "en")).toBe("¥0.001042149");
     expect(exactMoney(2_000_000_001, "CNY", "en")).toBe("¥2.000000001");
   });
+});
+
+describe("sentence", () => {
+  it.each([
+    ["the server stopped while it was writing", "The server stopped while it was writing."],
+    ["Give a conversation, or none.", "Give a conversation, or none."],
+    ["try again: ", "Try again:"],
+    ["", ""],
+  ])("%j", (message, shown) => expect(sentence(message)).toBe(shown));
 });

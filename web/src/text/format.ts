@@ -45,6 +45,14 @@ export function rate(perSecond: number, locale: string): string {
   return numberFormat(locale, { maximumFractionDigits: perSecond < 99.95 ? 1 : 0 }).format(perSecond);
 }
 
+/** A server's message as a sentence: servers begin small, and end without a full stop. */
+export function sentence(message: string): string {
+  const text = message.trim();
+  if (text === "") return "";
+  const begun = text.charAt(0).toUpperCase() + text.slice(1);
+  return /[.!?:]$/.test(begun) ? begun : `${begun}.`;
+}
+
 const NANO_DIGITS = 9;
 
 /**

@@ -17,6 +17,7 @@ export type Inline =
   | { readonly kind: "link"; readonly href: string; readonly beside: string; readonly inline: readonly Inline[] };
 
 export function parseInline(source: string): readonly Inline[] {
+  if (source !== "" && !ANY_MARK.test(source)) return [{ kind: "text", text: source }];
   return new Parser(source).parse();
 }
 
@@ -28,6 +29,7 @@ interface Open {
 
 // Addresses in plain text are ASCII: what follows them in other scripts is none of theirs.
 const MARK = /\\[*_`[\]]|`+|\*+|_+|!?\[|\]|https?:\/\/[^\s<>"`[\]{}|\\^\u0080-\uffff]+/g;
+const ANY_MARK = /[\\`*_[\]]|https?:/;
 const DESTINATION = /\(\s*<?((?:[^\s()<>]|\([^\s()<>]*\))*)>?(?:\s+"[^"]*")?\s*\)/y;
 const AFTER_ADDRESS = new Set(".,;:!?*_~'");
 

@@ -42,7 +42,7 @@ const en = {
   systemPrompt: "System prompt",
 
   messageLabel: "Message",
-  messagePlaceholder: (model: string) => (model ? `Message ${model}` : "Write a message"),
+  messagePlaceholder: "Write a message",
   send: "Send",
   stop: "Stop",
   stopHint: "Stop (Esc)",
@@ -96,7 +96,7 @@ const en = {
   connecting: "Connecting",
   connected: "Connected",
   reconnecting: "Connection lost. Reconnecting",
-  answersGoOn: "Answers under way go on at the server.",
+  answersGoOn: "Answers under way go on if the server still runs.",
   retryNow: "Retry now",
   modelLoading: (share: string) => `Loading the model: ${share}`,
   stalled: "The model is not responding.",

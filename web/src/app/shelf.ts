@@ -1,0 +1,74 @@
+/** The conversations this page has met, and how they are read from the server. */
+
+import type { Branches } from "../core/branches";
+import * as http from "../wire/http";
+import { Conversation } from "./conversation.svelte";
+import type { Message } from "./message.svelte";
+
+export class Shelf {
+  readonly #met = new Map<string, Conversation>();
+
+  constructor(
+    private readonly branches: Branches,
+    /** The conversation was read, and is as the server has it now. */
+    private readonly onRead: (conversation: Conversation) => void,
+  ) {}
+
+  find(id: string): Conversation | undefined {
+    return this.#met.get(id);
+  }
+
+  get(id: string): Conversation {
+    const known = this.#met.get(id);
+    if (known) return known;
+    const conversation = new Conversation(id);
+    this.#met.set(id, conversation);
+    return conversation;
+  }
+
+  /** The server has made a conversation that was new. */
+  put(id: string, conversation: Conversation): void {
+    this.#met.set(id, conversation);
+  }
+
+  async read(conversation: Conversation): Promise<void> {
+    const { id } = conversation;
+    if (id === null) return;
+    try {
+      await this.#fetch(conversation, id);
+    } catch (error) {
+      if (!(error instanceof http.ApiError)) throw error;
+      if (error.status === 404) this.#gone(conversation, id);
+      else if (conversation.state === "loading") conversation.state = "failed";
+      return;
+    }
+    this.onRead(conversation);
+  }
+
+  /** Shows the version `offset` places further, now and after a reload. Returns its number and how many there are. */
+  switchVersion(conversation: Conversation, message: Message, offset: number): [number, number] | null {
+    const versions = conversation.versionsOf(message);
+    const at = versions.indexOf(message) + offset;
+    const wanted = versions[at];
+    if (!wanted) return null;
+    conversation.choose(wanted);
+    if (conversation.id !== null) this.branches.choose(conversation.id, conversation.leafId, conversation.tipId);
+    return [at + 1, versions.length];
+  }
+
+  /** Merges a view that knows all that was confirmed, unless a newer one has been asked for. */
+  async #fetch(conversation: Conversation, id: string): Promise<void> {
+    const load = conversation.nextLoad();
+    let view, confirmed;
+    do {
+      confirmed = conversation.confirmed;
+      view = await http.getConversation(id);
+    } while (confirmed !== conversation.confirmed);
+    if (conversation.isLatest(load)) conversation.merge(view, this.branches.chosen(id, view.tip_id));
+  }
+
+  #gone(conversation: Conversation, id: string): void {
+    conversation.state = "missing";
+    this.branches.forget(id);
+  }
+}
