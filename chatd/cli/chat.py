@@ -9,7 +9,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import click
 from rich.console import Console
@@ -17,7 +16,8 @@ from rich.markup import escape
 
 from chatd.cli.chat_client import AnswerClient, Heard, hello
 from chatd.cli.chat_screen import Screen, harmless, screen_for
-from chatd.cli.connect import get_json, server_url, wait_ready
+from chatd.cli.connect import server_url, wait_ready
+from chatd.cli.find import find_view, path_of
 from chatd.cli.ids import new_id
 from chatd.cli.options import common_options, settings_from
 from chatd.errors import ChatdError, NotFound, SetupError
@@ -56,7 +56,7 @@ class Talk:
 
     def resume(self, view: dict[str, Any]) -> None:
         """Go on with a conversation as the server shows it; an empty ``view`` is a new one."""
-        answers = [message["id"] for message in _path(view) if message["role"] == "assistant"]
+        answers = [message["id"] for message in path_of(view) if message["role"] == "assistant"]
         self.conversation_id = view.get("id")
         self.last_answer_id = answers[-1] if answers else None
         self.unheard = None
@@ -85,6 +85,7 @@ class Talk:
 @click.option("--temperature", type=float, metavar="T", help="0 always takes the likeliest token.")
 @click.option("--max-tokens", type=int, metavar="N", help="The longest answer.")
 @click.option("--seed", type=int, metavar="N", help="The same seed draws the same answer.")
+@click.option("--truncate", is_flag=True, help="Leave out the oldest turns when all do not fit.")
 @click.option("--url", metavar="URL", help="A server elsewhere.  [default: the one that has the data folder]")
 @common_options
 def chat(
@@ -93,6 +94,7 @@ def chat(
     temperature: float | None,
     max_tokens: int | None,
     seed: int | None,
+    truncate: bool,
     url: str | None,
     config_file: Path | None,
     as_json: bool,
@@ -106,11 +108,17 @@ def chat(
     if conversation and last:
         raise click.UsageError("--conversation and --last exclude each other.")
     console = Console(highlight=False)
-    params = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
+    truncation = "auto" if truncate else None
+    params = {
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "seed": seed,
+        "truncation": truncation,
+    }
     given = {name: value for name, value in params.items() if value is not None}
     talk = Talk(server_url(settings_from({"data_dir": data_dir}, config_file), url), given)
     _wait_ready(talk.url, console)
-    view = _view(talk.url, conversation, last)
+    view = find_view(talk.url, conversation, last)
     talk.resume(view)
     with asyncio.Runner() as runner:
         if not sys.stdin.isatty():
@@ -127,56 +135,16 @@ def _wait_ready(url: str, console: Console) -> None:
         return wait_ready(url, lambda text: status.update(f"[dim]the server is starting: {text}[/dim]"))
 
 
-def _view(url: str, conversation: str | None, last: bool) -> dict[str, Any]:
-    """The conversation to go on with as the server's JSON; empty for a new one."""
-    if last:
-        newest = get_json(url, "/api/v1/conversations?limit=1")["conversations"]
-        conversation = newest[0]["id"] if newest else None
-    if conversation is None:
-        return {}
-    try:
-        return _conversation(url, conversation)
-    except NotFound:
-        return _conversation(url, _whole_id(url, conversation))
-
-
-def _conversation(url: str, conversation_id: str) -> dict[str, Any]:
-    view: dict[str, Any] = get_json(url, "/api/v1/conversations/" + quote(conversation_id, safe=""))
-    return view
-
-
-def _whole_id(url: str, beginning: str) -> str:
-    """The id of which ``chatd report`` shows the beginning. `NotFound` unless there is exactly one."""
-    sessions = get_json(url, "/api/v1/report")["sessions"]
-    found = sorted({row["session_id"] for row in sessions if row["session_id"].startswith(beginning)})
-    if not found:
-        raise NotFound(f"There is no conversation {beginning}; `chatd report` lists them.")
-    if len(found) > 1:
-        raise NotFound(f"{len(found)} conversations begin with {beginning}; give more of the id.")
-    return str(found[0])
-
-
 def _greet(console: Console, url: str, session: SessionCreated, view: dict[str, Any]) -> None:
     context = f"{session.context_length:,} tokens of context" if session.context_length else ""
     console.print(f"[bold]chatd[/bold] · {escape(session.model or '')} · {context} · {escape(url)}")
     console.print("/help lists commands · Ctrl-C stops an answer · Ctrl-D leaves", style="dim")
     if view:
         console.print(f"\nGoing on with [bold]{escape(harmless(view['title']))}[/bold] ({view['id']})")
-    for message in _path(view)[-2:]:
+    for message in path_of(view)[-2:]:
         mark = "> " if message["role"] == "user" else ""
         console.print(mark + harmless(message["text"]), style="dim", markup=False)
     console.print()
-
-
-def _path(view: dict[str, Any]) -> list[dict[str, Any]]:
-    """Messages from the first one to the tip."""
-    by_id = {message["id"]: message for message in view.get("messages", ())}
-    path: list[dict[str, Any]] = []
-    message = by_id.get(view.get("tip_id"))
-    while message is not None:
-        path.append(message)
-        message = by_id.get(message["parent_id"])
-    return path[::-1]
 
 
 def _once(runner: asyncio.Runner, talk: Talk, screen: Screen) -> int:

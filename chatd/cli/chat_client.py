@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
 
 from chatd.cli.connect import ServerRefused, in_words, is_local
-from chatd.errors import BadFrame, NotReady, SetupError
+from chatd.errors import BadFrame, ContextTooLong, NotReady, SetupError
 from chatd.server.protocol import (
     SUBPROTOCOL,
     AnyEnding,
@@ -110,6 +110,17 @@ def _known(frame: str | bytes) -> ServerEvent | None:
         return None
 
 
+def _for_people(error: Error) -> str:
+    """The server's message; where it speaks of a field of the wire, the option of `chatd chat` instead."""
+    if error.code != ContextTooLong.code:
+        return error.message
+    facts = error.message.partition(". ")[0].rstrip(".")
+    return (
+        f"{facts}. Shorten the message, start a new conversation, or leave out the oldest turns: "
+        "`chatd chat --truncate`, with --last to go on with this one."
+    )
+
+
 class AnswerClient:
     """Asks for one answer and hears it to its end. Use once."""
 
@@ -197,7 +208,7 @@ class AnswerClient:
                     raise _NotReady(event.message.rstrip("."))
                 if event.retryable:
                     raise _Later(event.message)
-                raise ServerRefused(event.message)
+                raise ServerRefused(_for_people(event))
             case ServerDraining():
                 is_new = True
             case _:

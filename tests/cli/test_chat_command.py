@@ -28,6 +28,7 @@ from chatd.server.protocol import (
 )
 from tests.cli.scripted_server import Part, Peer, ScriptedServer, created, delta, ending
 from tests.cli.terminals import CHATD, Terminal, environment, piped
+from tests.support.live_server import live_lab
 
 READY = {"/readyz": {"status": "ready", "progress": 1, "what": ""}}
 VIEW: dict[str, Any] = {
@@ -144,11 +145,30 @@ async def test_a_reader_that_had_enough_is_no_fault() -> None:
 async def test_a_refused_message_says_why() -> None:
     async def refuses(peer: Peer) -> None:
         key = (await peer.take())["idempotency_key"]
-        await peer.say(Error("context_length_exceeded", "9,000 of 8,192 tokens.", False, idempotency_key=key))
+        await peer.say(Error("exceeds_kv_pool", "9,000 of 8,192 tokens.", False, idempotency_key=key))
 
     async with ScriptedServer(refuses, pages=READY) as server:
         code, out, err = await piped(["chat", "--url", server.url], "Hello")
     assert (code, out, err) == (2, "", "chatd: 9,000 of 8,192 tokens.\n")
+
+
+async def test_a_context_that_is_full_is_explained_in_the_terminals_own_words(data_dir: Path) -> None:
+    """By the real server: its message is for programs."""
+    async with live_lab(data_dir, lab={"context_length": 64}) as (server, _):
+        code, out, err = await piped(["chat", "--url", server.url], "x" * 200)
+        assert (code, out) == (2, "")
+        assert err.startswith("chatd: The prompt has 2")
+        assert "context holds 64 and needs one for the answer. Shorten" in err
+        assert "chatd chat --truncate" in err
+        assert "truncation:" not in err
+
+
+async def test_truncate_asks_for_the_oldest_turns_to_be_left_out() -> None:
+    async with ScriptedServer(answers("Yes."), pages=READY) as server:
+        for options in ([], ["--truncate"]):
+            code, _, _ = await piped(["chat", "--url", server.url, *options], "More?")
+            assert code == 0
+    assert [frame.get("params") for frame in server.received] == [None, {"truncation": "auto"}]
 
 
 @pytest.mark.parametrize(
