@@ -146,9 +146,7 @@ def test_on_a_phone_every_conversation_can_be_renamed_and_deleted(
     expect(chat.sidebar.get_by_role("listitem")).to_have_count(1)
 
 
-def test_lists_tables_and_quotes_fit_a_phone(
-    data_dir: Path, built_page: Path, open_page: OpenPage
-) -> None:
+def test_lists_tables_and_quotes_fit_a_phone(data_dir: Path, built_page: Path, open_page: OpenPage) -> None:
     wide = "| " + " | ".join(["a column with words"] * 8) + " |\n" + "|---" * 8 + "|\n"
     nested = "1. one\n   - two\n     - three " + "x" * 200 + "\n\n> quoted " + "y" * 200 + "\n\n"
     with PageServer(data_dir, replying(lambda text: nested + wide + "| cell " * 8 + "|")) as server:

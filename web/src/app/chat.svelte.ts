@@ -31,6 +31,7 @@ import type { Message } from "./message.svelte";
 import { Notices } from "./notices.svelte";
 import { Requests } from "./requests";
 import { Shelf } from "./shelf";
+import { Writing } from "./writing.svelte";
 
 const WAKE_PATIENCE_MS = 3000;
 const ASK_HEALTH_MS = 15_000;
@@ -48,10 +49,8 @@ export class Chat {
   linkState = $state<LinkState>("connecting");
   draining = $state(false);
   current = $state.raw(new Conversation(null));
-  /** Text for the composer, with a count that changes whenever the composer must take it over. */
-  draft = $state.raw({ text: "", turn: 0 });
+  readonly writing: Writing;
 
-  readonly #drafts: Drafts;
   readonly #shelf: Shelf;
   readonly #requests: Requests;
   readonly #link: Link;
@@ -59,12 +58,15 @@ export class Chat {
   constructor() {
     const prefix = `chatd:${http.pageUrl(".").pathname}:`;
     const lasting = safeStorage(() => localStorage);
-    this.#drafts = new Drafts(lasting, prefix);
+    this.writing = new Writing(new Drafts(lasting, prefix));
     this.#shelf = new Shelf(new Branches(lasting, prefix), (conversation) => this.#loaded(conversation));
     this.#requests = new Requests(new Outbox(safeStorage(() => sessionStorage), `${prefix}outbox`), {
       newKey: randomKey,
       send: (event) => this.session?.model != null && this.#link.send(event),
-      onTakenBack: (request, conversation, id) => this.#giveBack(request, conversation, id),
+      onTakenBack: (request, conversation, id) => {
+        const draft = this.writing.giveBack(request, conversation, id);
+        if (draft !== null && conversation === this.current) this.writing.offer(draft);
+      },
     });
     this.#link = new Link(http.socketUrl(), {
       onState: (state) => this.#linkBecame(state),
@@ -104,7 +106,7 @@ export class Chat {
   open(id: string | null): void {
     if (id !== null && id === this.current.id) return;
     this.current = id === null ? this.#unsaved() : this.#shelf.get(id);
-    this.#offerDraft(this.#drafts.get(id));
+    this.writing.offer(this.writing.draftOf(id));
     this.#load(this.current);
   }
 
@@ -118,7 +120,7 @@ export class Chat {
   }
 
   saveDraft(text: string): void {
-    this.#drafts.set(this.current.id, text);
+    this.writing.save(this.current.id, text);
   }
 
   retryLoading(): void {
@@ -162,19 +164,6 @@ export class Chat {
 
   #ask(request: CreateRequest): void {
     this.#requests.ask(this.current, request);
-  }
-
-  /** The text of a request that came to nothing: an edit's returns to its editor, any other to the composer. */
-  #giveBack(request: CreateRequest, conversation: Conversation | null, conversationId: string | null): void {
-    if (!("input" in request)) return;
-    const edited = "edit" in request ? conversation?.tree.byId.get(request.edit) : undefined;
-    if (edited) {
-      edited.editor = together(request.input, edited.editor ?? "");
-      return;
-    }
-    const text = together(request.input, this.#drafts.get(conversationId));
-    this.#drafts.set(conversationId, text);
-    if (conversation === this.current) this.#offerDraft(text);
   }
 
   // --- wire events ----------------------------------------------------------------------------
@@ -302,13 +291,4 @@ export class Chat {
     this.answers.follow(conversation, message, responseId);
     if (this.session?.model != null) this.answers.subscribe(responseId);
   }
-
-  #offerDraft(text: string): void {
-    this.draft = { text, turn: this.draft.turn + 1 };
-  }
-}
-
-/** What came back, and what has been written in its place meanwhile. */
-function together(returned: string, written: string): string {
-  return written === "" ? returned : `${returned}\n\n${written}`;
 }

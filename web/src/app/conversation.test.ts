@@ -99,6 +99,18 @@ describe("Conversation", () => {
     expect(ids(conversation)).toEqual(["u1", "a1"]);
   });
 
+  it("shows the chosen branch first, but never leaves what is shown for it", () => {
+    const branches = [message("u1", null, "1"), message("a1", "u1", "x"), message("a1b", "u1", "y")];
+    const conversation = new Conversation("c");
+    conversation.merge(view("a1b", ...branches), "a1");
+    expect(ids(conversation)).toEqual(["u1", "a1"]);
+    conversation.merge(view("a1b", ...branches), "a1b");
+    expect(ids(conversation)).toEqual(["u1", "a1"]);
+    const other = new Conversation("c");
+    other.merge(view("a1b", ...branches), "gone");
+    expect(ids(other)).toEqual(["u1", "a1b"]);
+  });
+
   it("tells an old view from the latest one, and whether anything was confirmed since", () => {
     const conversation = loaded();
     const first = conversation.nextLoad();
