@@ -1,6 +1,6 @@
 """Compiles every kernel the engine asks for, for GPUs that need not be there, and reads what came out.
 
-    python -m chatd_kernels.compile_check [--target sm_90 ...] [--only TEXT] [--json FILE]
+    python -m chatd_kernels.compile_check [--target sm_90 ...] [--only TEXT ...] [--json FILE]
 
 Exit status 1: a spill, shared memory over the target's limit, or matrix work without matrix instructions.
 """
@@ -75,14 +75,17 @@ def compile_one(target: str, index: int) -> Result:
         options={"num_warps": made.num_warps, "num_stages": made.num_stages, **OPTIONS},
     )
     found = report(compiled, arch, made.num_warps)
-    faults = []
-    if found.spills:
-        faults.append(f"{found.spills} spills")
-    if found.shared > limits.program_shared:
-        faults.append(f"shared memory over {limits.program_shared}")
-    if made.name.endswith(MATRIX_KERNELS) and not found.matrix:
-        faults.append("no matrix instruction")
-    return Result(target, made.name, made.num_warps, found, tuple(faults))
+    return Result(target, made.name, made.num_warps, found, faults(made.name, found, limits.program_shared))
+
+
+def faults(name: str, found: "Report", shared_limit: int) -> tuple[str, ...]:
+    """What a build must not have."""
+    causes = {
+        f"{found.spills} spills": found.spills > 0,
+        f"shared memory over {shared_limit}": found.shared > shared_limit,
+        "no matrix instruction": name.endswith(MATRIX_KERNELS) and not found.matrix,
+    }
+    return tuple(cause for cause, there in causes.items() if there)
 
 
 def check(work: Sequence[tuple[str, int]], processes: int) -> Iterator[Result]:
@@ -109,7 +112,7 @@ HEADER = (
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m chatd_kernels.compile_check", description=__doc__)
     parser.add_argument("--target", action="append", choices=TARGETS)
-    parser.add_argument("--only", default="", help="kernels whose name contains this")
+    parser.add_argument("--only", action="append", help="kernels whose name contains one of these")
     parser.add_argument("--json", type=Path, help="write all results there")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args(argv)
@@ -117,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (target, i)
         for target in options.target or TARGETS
         for i, made in enumerate(listed(target))
-        if options.only in made.name
+        if options.only is None or any(text in made.name for text in options.only)
     ]
     if not work:
         parser.error(f"no kernel's name contains {options.only!r}")

@@ -40,7 +40,7 @@ def attend(launch: Launcher, target: Target, q: Tensor, kv: LayerKV, plan: Plan)
     n, heads, dim = q.shape
     _, kv_heads, page_size, _ = kv.k.shape
     group, rows = heads // kv_heads, len(plan.batch.kv_lens)
-    shape = tile_shape(target, dim, group, plan, q.dtype)
+    shape = tile_shape(target, dim, group, plan, q.dtype, kv.k.dtype)
     tiles = n if plan.one_query else n // (shape.rows // group) + rows
     splits = split_count(target, tiles * kv_heads, plan)
     if q.stride()[1:] != (dim, 1):
@@ -120,7 +120,9 @@ def split_count(target: Target, programs: int, plan: Plan) -> int:
     return next_power(wanted + 1) // 2 if wanted > 1 else 1
 
 
-def tile_shape(target: Target, dim: int, group: int, plan: Plan, dtype: torch.dtype) -> Shape:
+def tile_shape(
+    target: Target, dim: int, group: int, plan: Plan, dtype: torch.dtype, kv_dtype: torch.dtype
+) -> Shape:
     """The fixed table. Unmeasured: chosen by `compile_check` for no spills and the most in flight."""
     queries = 1 if plan.one_query else plan.batch.max_q_len
     least = max(MIN_ROWS, next_power(group))
@@ -138,7 +140,10 @@ def tile_shape(target: Target, dim: int, group: int, plan: Plan, dtype: torch.dt
         return Shape(max(rows, least), 32, warps, 3)
     if target.arch == 100 and row_bytes <= 128:
         return Shape(wanted, 32, 8, 2)
-    return Shape(wanted, 64, 8, 2 if target.arch == 80 else 3)
+    if target.arch == 80:
+        # Widening 8-bit KV to bf16 takes registers that 128 rows do not leave.
+        return Shape(max(64, least), 64, 4, 3) if kv_dtype.itemsize == 1 else Shape(wanted, 32, 8, 3)
+    return Shape(wanted, 64, 8, 3)
 
 
 def _short_shape(target: Target, rows: int, row_bytes: int) -> Shape:

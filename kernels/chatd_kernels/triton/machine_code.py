@@ -14,6 +14,7 @@ import triton
 
 NVIDIA_MATRIX = re.compile(r"\b((?:UTC)?[A-Z]{1,2}MMA|UTC[A-Z]+MMA)\b")
 AMD_MATRIX = re.compile(r"\b(v_s?mfmac?_\w+)")
+AMD_SPILL = re.compile(r"\bscratch_(?:load|store)")
 SPILL = re.compile(r"\b(?:STL|LDL)\b")
 
 
@@ -90,7 +91,8 @@ def _amd(compiled: Any) -> tuple[int, int, dict[str, int]]:
         found = re.search(rf"\.{name}:\s*(\d+)", code)
         return int(found.group(1)) if found else 0
 
-    spills = field("vgpr_spill_count") + field("sgpr_spill_count")
+    # Scalar registers spill to lanes of vector registers, which `vgpr_count` counts: no memory is touched.
+    spills = max(field("vgpr_spill_count"), len(AMD_SPILL.findall(code)))
     # Accumulation registers come out of the same 512.
     return field("vgpr_count") or 1, spills, dict(Counter(AMD_MATRIX.findall(code)))
 
