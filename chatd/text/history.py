@@ -75,7 +75,7 @@ def _plan_continuation(
     *before, answer = path
     plan = plan_prompt(template, tokenizer, before)
     ids = answer.token_ids
-    if ids is None:
+    if not ids:  # not known; or an answer without text, which has none
         ids = tuple(tokenizer.ids_for(tokenizer.writable(answer.text), ()))
     while ids and ids[-1] in tokenizer.special_ids:  # what goes on has not ended
         ids = ids[:-1]

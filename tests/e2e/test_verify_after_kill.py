@@ -28,6 +28,11 @@ async def test_a_killed_server_is_settled_and_its_ledger_is_right(data_dir: Path
         assert len(answer["text"]) >= 5
         assert ("0123456789" * 50).startswith(answer["text"])
         assert answer["responses"][0]["error"]["code"] == "server_died"
+        params = {"max_tokens": 2}
+        await client.send(wire.ResponseCreate("more", continues=created.message_id, params=params))
+        more = await client.until(wire.ResponseCreated)
+        prompt_len = answer["responses"][0]["usage"]["prompt_tokens"] + len(answer["text"])
+        assert (await client.ending(more.response_id)).usage.prompt_tokens == prompt_len
         follow = await client.start("count:3", conversation_id=created.conversation_id)
         assert isinstance(await client.ending(follow.response_id), wire.ResponseCompleted)
         assert client.text[follow.response_id] == "012"

@@ -187,11 +187,12 @@ def test_continuing_ends_in_the_answer_without_its_end() -> None:
     more = plan_prompt(CHATML, BYTES, talk.path, continue_last=True)
     assert more.prompt_ids == (*plan.prompt_ids, *ids("ab"), 97, 98)
     assert more.tail_ids == plan.tail_ids
-    imported = [*talk.path[:-1], PathMessage("assistant", "\nab", None)]
-    assert plan_prompt(CHATML, BYTES, imported, continue_last=True).prompt_ids == (
-        *plan.prompt_ids,
-        *ids("\nab"),
-    )
+    for unknown in (None, ()):
+        imported = [*talk.path[:-1], PathMessage("assistant", "\nab", unknown)]
+        assert plan_prompt(CHATML, BYTES, imported, continue_last=True).prompt_ids == (
+            *plan.prompt_ids,
+            *ids("\nab"),
+        )
 
 
 def test_a_template_that_forgets_reasoning_keeps_what_stands() -> None:
