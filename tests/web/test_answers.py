@@ -91,18 +91,20 @@ def test_the_chosen_version_is_shown_after_a_reload_and_gone_on_from(chat: ChatP
 
 def test_an_edit_that_is_refused_comes_back_to_its_editor(chat: ChatPage) -> None:
     chat.ask("short")
+    chat.ask("line\n\n" * 30 + "end")  # the question is far above the end
     chat.composer.fill("meanwhile")
-    chat.questions.last.hover()
-    chat.questions.last.get_by_role("button", name="Edit", exact=True).click()
+    chat.questions.first.hover()
+    chat.questions.first.get_by_role("button", name="Edit", exact=True).click()
     editor = chat.page.get_by_label("Edit your message")
     editor.fill("far too long " * 400)
     chat.page.keyboard.press("Enter")
     expect(chat.page.get_by_text("tokens", exact=False).first).to_be_visible()
     expect(editor).to_have_value("far too long " * 400)
+    expect(editor).to_be_in_viewport()
     expect(chat.composer).to_have_value("meanwhile")
-    chat.page.keyboard.press("Escape")
-    expect(chat.answer_text).to_have_text("You said: short")
-    assert len(chat.messages()) == 2
+    editor.press("Escape")
+    expect(chat.answers.first.locator(".text")).to_have_text("You said: short")
+    assert len(chat.messages()) == 4
 
 
 def test_an_edit_makes_a_branch_and_both_stay(chat: ChatPage) -> None:

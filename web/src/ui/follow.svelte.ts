@@ -34,6 +34,11 @@ export class Follower {
     if (this.#scroller) this.#toEnd(this.#scroller);
   }
 
+  /** Stays where it is, as if the reader had scrolled up. */
+  letGo(): void {
+    this.following = false;
+  }
+
   #toEnd(scroller: HTMLElement): void {
     scroller.scrollTop = scroller.scrollHeight;
   }
