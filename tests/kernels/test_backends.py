@@ -4,12 +4,14 @@ import subprocess
 import sys
 
 import pytest
+
 from chatd_kernels import BACKENDS, load_backend
 
 WITHOUT_TRITON = """
 import sys
 sys.modules["triton"] = None
-import chatd_kernels, chatd_kernels.check, chatd_kernels.compile_check, chatd_kernels.floors, chatd_kernels.layout
+import chatd_kernels
+import chatd_kernels.check, chatd_kernels.compile_check, chatd_kernels.floors, chatd_kernels.layout
 assert chatd_kernels.load_backend("reference").name == "reference"
 try:
     chatd_kernels.load_backend("triton")
@@ -24,7 +26,7 @@ def test_nothing_but_its_own_backend_needs_triton() -> None:
 
 
 def test_an_unknown_name_says_what_there_is() -> None:
-    with pytest.raises(ValueError, match="'vulkan'.*reference, triton"):
+    with pytest.raises(ValueError, match=r"'vulkan'.*reference, triton"):
         load_backend("vulkan")
     assert set(BACKENDS) == {"reference", "triton"}
 

@@ -9,7 +9,7 @@ import pytest
 
 FOLDER = Path(__file__).parent / "triton"
 FILES = sorted(path.name for path in FOLDER.glob("test_*.py"))
-TIMEOUT_S = 150
+TIMEOUT_S = 300
 
 
 def interpret(name: str, *options: str) -> None:

@@ -129,7 +129,7 @@ def tile_shape(
     wanted = max(least, min(next_power(queries * group), 128))
     row_bytes = next_power(dim) * dtype.itemsize
     if target.kind == "interpreter":
-        return Shape(max(least, min(wanted, 32)), 16, 1, 1)
+        return Shape(max(least, min(wanted, 64)), 32, 1, 1)
     if target.kind == "hip":
         return _hip_shape(wanted, least, row_bytes)
     if wanted <= 64:
