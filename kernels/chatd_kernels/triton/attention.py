@@ -116,7 +116,7 @@ def split_count(target: Target, programs: int, plan: Plan) -> int:
     if plan.spec.window:
         longest = min(longest, plan.spec.window + plan.batch.max_q_len)
     shortest = 32 if target.kind == "interpreter" else SPLIT_LEN
-    wanted = min(2 * target.processors // programs, longest // shortest, MAX_SPLITS)
+    wanted = min(2 * target.processors // max(programs, 1), longest // shortest, MAX_SPLITS)
     return next_power(wanted + 1) // 2 if wanted > 1 else 1
 
 

@@ -2,12 +2,13 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from chatd_kernels.ops import AttentionSpec
+from chatd_kernels.ops import AttentionSpec, PagedBatch
 from chatd_kernels.triton import TritonOps
 from chatd_kernels.triton.launch import Target
 from tests.kernels.triton.batches import Case, make_case
@@ -97,6 +98,25 @@ def test_rows_without_kv_give_zeros(ops: TritonOps) -> None:
     got = ops.decode_attention(case.q, case.kv, ops.plan_decode(case.batch, case.kv, AttentionSpec(0.125)))
     assert (got[[0, 2]] == 0).all()
     assert got[1].isfinite().all()
+
+
+def test_a_graph_fixes_the_grid_not_the_lengths() -> None:
+    """Captured for the longest context and a wide table, run with short rows: most splits have no keys."""
+    case = make_case(DECODE, 6, 2, 64, torch.float32)
+    table = torch.nn.functional.pad(case.batch.page_table, (0, 100), value=int(case.batch.page_table[0, 0]))
+    captured = replace(case.batch, page_table=table, max_kv_len=2048)
+    plan = CROWD.plan_decode(captured, case.kv, AttentionSpec(0.125))
+    want = REFERENCE.plan_decode(case.batch, case.kv, AttentionSpec(0.125))
+    assert_close(
+        CROWD.decode_attention(case.q, case.kv, plan), REFERENCE.decode_attention(case.q, case.kv, want)
+    )
+
+
+def test_no_rows_at_all() -> None:
+    case = make_case(((3, 1),), 4, 2, 64, torch.float32)
+    none = PagedBatch(case.batch.page_table[:0], case.batch.kv_lens[:0], case.batch.q_starts[:1], 0, 0)
+    plan = TRITON.plan_decode(none, case.kv, AttentionSpec(0.125))
+    assert TRITON.decode_attention(case.q[:0], case.kv, plan).shape == (0, 4, 64)
 
 
 def test_a_long_chunk_of_many_tiles() -> None:
