@@ -21,6 +21,7 @@ from chatd import __version__
 from chatd.cli.cores import compute_threads
 from chatd.cli.ids import new_id
 from chatd.cli.loading import Loaded, Progress, load
+from chatd.cli.own_thread import in_own_thread
 from chatd.cli.serve_screen import Facts, ServeScreen
 from chatd.config import Settings
 from chatd.data_dir import ServerAddress, hold_data_dir, write_address
@@ -148,8 +149,8 @@ class LoadingServer(ChatdServer):
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(service.on_step, out)
 
-        loaded = await asyncio.to_thread(
-            self._load, self._settings, post, lambda *args: self._tell(loop, *args)
+        loaded = await in_own_thread(
+            lambda: self._load(self._settings, post, lambda *args: self._tell(loop, *args)), "chatd-load"
         )
         service = ChatService(
             backend=loaded.backend,
