@@ -80,7 +80,11 @@ class Settings:
         OrAuto(Whole(16, 1 << 24)),
         "Most tokens of prompt and answer together; `auto` is the model's own",
     ] = AUTO
-    step_tokens: Annotated[int, Whole(1, 1 << 16), "Most tokens the model computes in one step"] = 512
+    step_tokens: Annotated[
+        int | Auto,
+        OrAuto(Whole(1, 1 << 16)),
+        "Most tokens the model computes in one step; `auto` is 128 on a CPU, 2,048 on a GPU",
+    ] = AUTO
     max_running: Annotated[int, Whole(1, 4096), "Most answers generated at the same time"] = 64
     temperature: Annotated[
         float, Number(0, 2, "T", "a number"), "Of requests that name none; 0 always takes the likeliest token"
@@ -228,7 +232,7 @@ def _check_together(settings: Settings) -> None:
             "in front of chatd decides who gets in.",
             param="host",
         )
-    if settings.max_running > settings.step_tokens:
+    if settings.step_tokens != AUTO and settings.max_running > settings.step_tokens:
         raise SetupError(
             f"--max-running is {settings.max_running} and --step-tokens {settings.step_tokens}, but every "
             "answer that runs needs a token in each step: raise --step-tokens or lower --max-running.",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from chatd.cli.loading import READ, check, choose_device, load, model_name, shared_prefixes
+from chatd.cli.loading import READ, check, choose_device, load, model_name, shared_prefixes, step_tokens
 from chatd.config import Settings
 from chatd.errors import SetupError
 from chatd.model.load import open_model
@@ -66,6 +66,13 @@ def test_loading_tells_how_far_it_is_and_can_be_stopped(model_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         load(settings, lambda out: None, stopped := Told(enough=0.6))
     assert stopped.shares[-1] < 0.7
+
+
+def test_a_step_is_short_on_a_cpu_and_has_room_for_all_that_run() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert [step_tokens(Settings(), device) for device in (cpu, gpu)] == [128, 2048]
+    assert step_tokens(Settings(max_running=300), cpu) == 300
+    assert step_tokens(Settings(step_tokens=777), gpu) == 777
 
 
 def test_cuda_is_wanted_only_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

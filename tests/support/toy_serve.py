@@ -90,7 +90,7 @@ def toy_load(settings: Settings, post: Callable[[StepOutput], None], progress: P
         ToyRunner(pages, settings.page_size, step_s, hold),
         num_pages=pages,
         page_size=settings.page_size,
-        step_tokens=settings.step_tokens,
+        step_tokens=512 if settings.step_tokens == AUTO else settings.step_tokens,
         max_running=settings.max_running,
         context_length=context,
     )
