@@ -10,7 +10,8 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 
 from chatd.engine.messages import EngineState, FinishReason, StepOutput
 from chatd.engine.stream import Delta, Ended
@@ -18,7 +19,7 @@ from chatd.errors import ChatdError, InvalidParameter, NotFound
 from chatd.ids import Namespace, ResponseId, Rid
 from chatd.server.flush import Flusher
 from chatd.server.live import LiveResponse, ResponseStream
-from chatd.store.records import ResponseRecord
+from chatd.store.records import ResponseRecord, StoredPiece
 from chatd.store.store import Store
 
 ATTACH_S = 5.0
@@ -151,17 +152,10 @@ class Hub:
         )
 
     async def _read_after(self, response_id: ResponseId, seq: int) -> Delta:
-        """Stored text after ``seq``: whole rows, until they hold `READ_CHARS`."""
-        parts: list[str] = []
-        last_seq, chars = seq, 0
-        for piece in await self._store.pieces_after(response_id, seq):
-            parts.append(piece.text)
-            last_seq, chars = piece.seq, chars + len(piece.text)
-            if chars >= READ_CHARS:
-                break
-        if not parts:
+        rows = await self._store.pieces_after(response_id, seq)
+        if not rows:
             raise NotFound("This response was deleted.")
-        return Delta(seq + 1, last_seq, "".join(parts))
+        return first_stretch(rows)
 
     def _taken(self, live: LiveResponse, event: Taken) -> None:
         count = live.tokens_at(event.seq) if isinstance(event, Delta) else event.record.output_tokens
@@ -186,3 +180,20 @@ class Hub:
         reaper = self._reapers.pop(live.id, None)
         if reaper is not None:
             reaper.cancel()
+
+
+def first_stretch(rows: Sequence[StoredPiece]) -> Delta:
+    """The text of ``rows`` up to the piece that makes it `READ_CHARS`. A row may hold far more: it is all
+    that one flush brought, and a flush may have had to wait.
+    """
+    parts: list[str] = []
+    last_seq, room = 0, READ_CHARS
+    for row in rows:
+        if len(row.text) > room:
+            count = bisect_left(row.piece_ends, room) + 1
+            parts.append(row.text[: row.piece_ends[count - 1]])
+            last_seq = row.from_seq + count - 1
+            break
+        parts.append(row.text)
+        last_seq, room = row.seq, room - len(row.text)
+    return Delta(rows[0].from_seq, last_seq, "".join(parts))

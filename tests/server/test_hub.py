@@ -12,11 +12,13 @@ from chatd.engine.stream import MAX_HELD_CHARS, Delta, Ended
 from chatd.errors import NotReady
 from chatd.ids import Rid
 from chatd.server.flush import FlushPace, StoreLost
+from chatd.server.hub import READ_CHARS, first_stretch
 from chatd.server.live import ResponseStream
 from chatd.server.service import ServiceSettings
 from chatd.store.errors import StoreFailure
-from chatd.store.records import FlushBatch, ResponseStatus
+from chatd.store.records import FlushBatch, ResponseStatus, StoredPiece
 from chatd.store.store import Store
+from chatd.store.stored_pieces import cut_after
 from tests.support.chat_lab import ME, ChatLab, chat_lab, read_to_end, saying, until
 
 pytestmark = pytest.mark.usefixtures("blocked_loop")
@@ -152,8 +154,21 @@ async def test_n1_stalled_readers_hold_little_and_lose_nothing(data_dir: Path) -
         for stream in stalled:
             deltas, record = await read_to_end(stream)
             assert "".join(delta.text for delta in deltas) == texts[0]
-            assert max(len(delta.text) for delta in deltas) <= 2 * MAX_HELD_CHARS
+            assert max(len(delta.text) for delta in deltas) < MAX_HELD_CHARS + 19
             assert record.output_tokens == 8000
+
+
+def test_a_long_row_is_read_back_in_stretches() -> None:
+    ends = tuple(range(10, 150_001, 10))
+    rows = [StoredPiece(1, 1, "a", (1,)), StoredPiece(2, 15_001, "0123456789" * 15_000, ends)]
+    seq, text = 0, ""
+    while seq < 15_001:
+        rest = [cut_after(row, seq) for row in rows if row.seq > seq]
+        delta = first_stretch(rest)
+        assert delta.from_seq == seq + 1
+        assert 0 < len(delta.text) < READ_CHARS + 10
+        seq, text = delta.seq, text + delta.text
+    assert text == "a" + "0123456789" * 15_000
 
 
 async def test_n3_two_tabs_one_stalled(data_dir: Path) -> None:
