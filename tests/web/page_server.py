@@ -121,6 +121,15 @@ class PageServer:
     def wait_for(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
 
+    def wait_for_a_stop(self) -> None:
+        """Until some running answer was told to end. A page says that it stops before the server knows."""
+
+        async def told() -> None:
+            while not any(live.cancelled for live in self.lab.service._hub.open_responses()):
+                await asyncio.sleep(0.005)
+
+        self.wait_for(told())
+
     def finish_loading(self) -> None:
         self.on_loop(lambda: self.state.model_ready(self.lab.service))
 

@@ -51,6 +51,7 @@ def test_stop_and_continue(server: PageServer, chat: ChatPage, by: str) -> None:
     else:
         chat.page.keyboard.press("Escape")
     expect(chat.answer.get_by_text("Stopping")).to_be_visible()
+    server.wait_for_a_stop()
     server.pace.free()
     chat.wait_ended("cancelled")
     expect(chat.answer.get_by_text("Stopped.")).to_be_visible()

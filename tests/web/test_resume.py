@@ -61,6 +61,7 @@ def test_a_continued_answer_survives_a_reload(teller: PageServer, open_page: Ope
         expect(chat.answer_text).to_have_text(_plain(STORY[:40]))
         chat.stop_button.click()
         expect(chat.answer.get_by_text("Stopping")).to_be_visible()
+        server.wait_for_a_stop()
         server.pace.free()
         chat.wait_ended("cancelled")
         kept = len(chat.messages()[-1]["text"])
