@@ -116,7 +116,7 @@ class Engine:
     def _step(self) -> None:
         plan = self._scheduler.schedule()
         try:
-            sampled = self._runner.run(plan) if plan.rows else []
+            sampled = self._runner.launch(plan).wait() if plan.rows else []
         except Exception as error:
             # Whatever the device said, the requests of this step are lost; the others are not.
             log.exception("a step failed")

@@ -3,7 +3,7 @@
 import torch
 
 from chatd.engine.batch import build_batch
-from chatd.engine.plan import StepPlan
+from chatd.engine.plan import Done, HostBuffer, StepPlan
 from chatd.engine.sampling import logit_edits, sample_params
 from chatd.model.decoder import Decoder
 from chatd.model.kv_pool import KVPool
@@ -21,12 +21,20 @@ class TorchRunner:
         self._decoder = Decoder(weights, ops)
         self._device = weights.device
 
-    def run(self, plan: StepPlan) -> list[int]:
-        """See `Runner.run`. Copies, then one forward pass, then one draw."""
+    overlaps = False
+
+    def launch(self, plan: StepPlan) -> Done:
+        """See `Runner.launch`. Copies, then one forward pass, then one draw."""
         with torch.inference_mode():
             for copy in plan.copies:
                 self._ops.copy_slots(self.pool.tensor, copy.src, copy.dst, copy.slots)
-            return self._forward(plan) if plan.rows else []
+            return Done(self._forward(plan) if plan.rows else [])
+
+    def copies_done(self, *, wait: bool) -> list[int]:
+        return []
+
+    def take_buffer(self) -> HostBuffer | None:
+        return None
 
     def _forward(self, plan: StepPlan) -> list[int]:
         batch, order = build_batch(plan.rows, self.pool.page_size, self._device)

@@ -34,7 +34,7 @@ def answer(driver: Driver, i: int, ids: Sequence[int], count: int, params: Sampl
     start = 0
     for _ in range(count):
         row = driver.row(i, known, start, len(known) - start, params, prompt_len=len(ids))
-        known += driver.runner.run(StepPlan([], [row]))
+        known += driver.runner.launch(StepPlan([], [row])).wait()
         start = len(known) - 1
     return known[len(ids) :]
 
@@ -59,7 +59,7 @@ def test_mixed_steps_equal_each_request_alone(weights: Weights, page_size: int) 
             )
             done[i] += size
         sampling = [i for i, row in zip(live, rows, strict=True) if row.sample]
-        for i, token in zip(sampling, driver.runner.run(StepPlan([], rows)), strict=True):
+        for i, token in zip(sampling, driver.runner.launch(StepPlan([], rows)).wait(), strict=True):
             known[i].append(token)
     assert [known[i][len(prompts[i]) :] for i in range(5)] == alone
 
@@ -94,13 +94,13 @@ def test_copies_run_first_and_in_order(weights: Weights) -> None:
     ids = prompt(1, 21)
     expected = answer(Driver(weights, 1, 64), 0, ids, 5, GREEDY)
     driver = Driver(weights, 4, 64)
-    driver.runner.run(StepPlan([], [driver.row(0, ids[:20], 0, 20, sample=False)]))
+    driver.runner.launch(StepPlan([], [driver.row(0, ids[:20], 0, 20, sample=False)])).wait()
     first = driver.row(0, ids, 0, 1).pages
     copies = [PageCopy(first[1], 9, 4), PageCopy(9, 10, 4), PageCopy(10, 11, 4), PageCopy(first[0], 9, 16)]
     row = replace_pages(driver.row(3, ids, 20, 1), [9, 11, 12, 13])
-    token = driver.runner.run(StepPlan(copies, [row]))
+    token = driver.runner.launch(StepPlan(copies, [row])).wait()
     assert token == expected[:1]
-    assert driver.runner.run(StepPlan([PageCopy(9, 10, 16)], [])) == []
+    assert driver.runner.launch(StepPlan([PageCopy(9, 10, 16)], [])).wait() == []
 
 
 def replace_pages(row: StepRow, pages: list[int]) -> StepRow:
@@ -110,8 +110,8 @@ def replace_pages(row: StepRow, pages: list[int]) -> StepRow:
 
 def test_a_step_that_samples_nothing_answers_nothing(weights: Weights) -> None:
     driver = Driver(weights, 1, 64)
-    assert driver.runner.run(StepPlan([], [driver.row(0, prompt(0, 9), 0, 9, sample=False)])) == []
-    assert driver.runner.run(StepPlan([], [])) == []
+    assert driver.runner.launch(StepPlan([], [driver.row(0, prompt(0, 9), 0, 9, sample=False)])).wait() == []
+    assert driver.runner.launch(StepPlan([], [])).wait() == []
 
 
 def test_k1_one_bad_row_leaves_the_others_as_they_were(weights: Weights) -> None:
@@ -125,7 +125,7 @@ def test_k1_one_bad_row_leaves_the_others_as_they_were(weights: Weights) -> None
             driver.pool.tensor[page, 1, 1, :, 3] = torch.nan
         known = [[*p, *a] for p, a in zip(prompts, answers, strict=True)]
         rows = [driver.row(i, ids, len(ids) - 1, 1) for i, ids in enumerate(known)]
-        for i, token in enumerate(driver.runner.run(StepPlan([], rows))):
+        for i, token in enumerate(driver.runner.launch(StepPlan([], rows)).wait()):
             assert (token == BAD_ROW) == (i == 1 and step >= 5)
             answers[i].append(max(token, 0))
     assert [answers[i] for i in (0, 2, 3)] == [expected[i] for i in (0, 2, 3)]
@@ -151,7 +151,7 @@ def test_j3_seeds_separate(weights: Weights) -> None:
             driver.row(i, one, 0 if len(one) == 12 else len(one) - 1, 12 if len(one) == 12 else 1, params[i])
             for i, one in enumerate(known)
         ]
-        for one, token in zip(known, driver.runner.run(StepPlan([], rows)), strict=True):
+        for one, token in zip(known, driver.runner.launch(StepPlan([], rows)).wait(), strict=True):
             one.append(token)
     assert known[0] == known[1]
     assert len({tuple(one) for one in known}) == count - 1
@@ -198,7 +198,7 @@ def test_i1_penalties_are_the_same_cold_and_resumed(weights: Weights) -> None:
     driver = Driver(weights, 1, 64)
     known = ids + expected[:7]
     row = driver.row(0, known, 0, len(known), how, prompt_len=len(ids))
-    assert driver.runner.run(StepPlan([], [row])) == expected[7:8]
+    assert driver.runner.launch(StepPlan([], [row])).wait() == expected[7:8]
     assert expected != answer(Driver(weights, 1, 64), 0, ids, 12, DRAWN)
 
 

@@ -121,7 +121,7 @@ def cached(weights: Weights, prompt: list[int], count: int) -> list[int]:
     for _ in range(count):
         row = driver.row(1, ids, start, len(ids) - start)
         row.pages = [*first[:full], *own[full:]]
-        ids += driver.runner.run(StepPlan(copies, [row]))
+        ids += driver.runner.launch(StepPlan(copies, [row])).wait()
         start, copies = len(ids) - 1, []
     return ids[len(prompt) :]
 

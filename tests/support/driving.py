@@ -70,7 +70,7 @@ class Driver:
                 self.row(i, prompts[i], at, ends[i] - at, sample=ends[i] == len(prompts[i])) for i in live
             ]
             sampling = [i for i, row in zip(live, rows, strict=True) if row.sample]
-            out |= dict(zip(sampling, self.runner.run(StepPlan([], rows)), strict=True))
+            out |= dict(zip(sampling, self.runner.launch(StepPlan([], rows)).wait(), strict=True))
         return [out[i] for i in range(len(prompts))]
 
     def generate(self, prompts: Sequence[Sequence[int]], count: int, chunk: int = 1 << 20) -> list[list[int]]:
@@ -79,7 +79,7 @@ class Driver:
         for _ in range(count - 1):
             known = [[*prompt, *answer] for prompt, answer in zip(prompts, answers, strict=True)]
             rows = [self.row(i, ids, len(ids) - 1, 1) for i, ids in enumerate(known)]
-            for answer, token in zip(answers, self.runner.run(StepPlan([], rows)), strict=True):
+            for answer, token in zip(answers, self.runner.launch(StepPlan([], rows)).wait(), strict=True):
                 answer.append(token)
         return answers
 

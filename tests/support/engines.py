@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from chatd.cache.block_tier import BLOCK_LEN
 from chatd.cache.prefix_cache import PrefixCache
 from chatd.engine.engine import Engine
 from chatd.engine.messages import SamplingParams, StepOutput, Submit
-from chatd.engine.plan import BAD_ROW, StepPlan, StepRow
+from chatd.engine.plan import BAD_ROW, Done, StepPlan, StepRow
 from chatd.engine.scheduler import Scheduler, SchedulerLimits
 from chatd.ids import Namespace, Rid
 from chatd.text.answer import AnswerText
@@ -66,32 +67,99 @@ def _mix(*values: int) -> int:
     return state & _MASK
 
 
+class ByteBuffer:
+    """A host buffer that shows it is used after its release."""
+
+    def __init__(self, size: int, given_back: Callable[[], None]) -> None:
+        self._bytes: bytearray | None = bytearray(size)
+        self._given_back = given_back
+
+    @property
+    def view(self) -> memoryview:
+        assert self._bytes is not None, "a buffer was used after its release"
+        return memoryview(self._bytes)
+
+    def release(self) -> None:
+        if self._bytes is not None:
+            self._bytes = None
+            self._given_back()
+
+
 class PagedRunner:
-    """What both have in common: pages, copies, and the order of a step."""
+    """What both have in common: pages, copies, and the order of a step.
+
+    With ``overlaps`` a step's ids are known at ``wait`` only, its tickets one step later, and its failure
+    comes at ``wait``; as on a device its writes happen in the order of the launches.
+    """
 
     vocab_size = VOCAB_SIZE
 
-    def __init__(self, num_pages: int, page_size: int) -> None:
+    def __init__(
+        self, num_pages: int, page_size: int, *, overlaps: bool = False, num_buffers: int = 8
+    ) -> None:
         self.page_size = page_size
+        self.overlaps = overlaps
         self.kv = np.full((num_pages, page_size), -1, dtype=np.int64)
         self.steps = 0
         self.bad: Callable[[StepRow], bool] = lambda row: False
         self.before_step: Callable[[StepPlan], None] = lambda plan: None
+        self.buffers_free = num_buffers
+        self._buffers = threading.Lock()
+        self._copying: list[int] = []
+        self._sampled: dict[Rid, int] = {}
 
-    def run(self, plan: StepPlan) -> list[int]:
+    @property
+    def block_bytes(self) -> int:
+        """Of 64 tokens, eight bytes each."""
+        return BLOCK_LEN * 8
+
+    def launch(self, plan: StepPlan) -> Done:
         self.before_step(plan)
         self.steps += 1
-        for copy in plan.copies:
-            self.kv[copy.dst, : copy.slots] = self.kv[copy.src, : copy.slots]
+        self._move(plan)
         for row in plan.rows:
             self._write(row)
-        return [BAD_ROW if self.bad(row) else self._next(row) for row in plan.rows if row.sample]
+        sampling = [row for row in plan.rows if row.sample]
+        ids = [BAD_ROW if self.bad(row) else self._next(row) for row in sampling]
+        self._sampled = {row.rid: token for row, token in zip(sampling, ids, strict=True)}
+        return Done(ids)
+
+    def _move(self, plan: StepPlan) -> None:
+        for spill in plan.spills:
+            spill.buffer.view[:] = self.kv[list(spill.pages)].tobytes()
+        for restore in plan.restores:
+            records = np.frombuffer(restore.buffer.view, np.int64).reshape(len(restore.pages), -1)
+            self.kv[list(restore.pages)] = records
+        self._copying += [spill.ticket for spill in plan.spills]
+        self._copying += [restore.ticket for restore in plan.restores]
+        for copy in plan.copies:
+            self.kv[copy.dst, : copy.slots] = self.kv[copy.src, : copy.slots]
+
+    def copies_done(self, *, wait: bool) -> list[int]:
+        done, self._copying = self._copying, []
+        return done
+
+    def take_buffer(self) -> ByteBuffer | None:
+        with self._buffers:
+            if not self.buffers_free:
+                return None
+            self.buffers_free -= 1
+        return ByteBuffer(self.block_bytes, self._give_back)
+
+    def _give_back(self) -> None:
+        with self._buffers:
+            self.buffers_free += 1
+
+    def _ids(self, row: StepRow) -> list[int]:
+        """All of its ids; what the step before sampled is taken from there, as on a device."""
+        return [*row.ids, max(0, self._sampled[row.rid])] if row.pending else list(row.ids)
 
     def _write(self, row: StepRow) -> None:
+        ids = self._ids(row) if row.pending else row.ids
         for position in range(row.start, row.start + row.extend_len):
             before = self._slot(row, position - 1) if position else 0
             page, slot = row.pages[position // self.page_size], position % self.page_size
-            self.kv[page, slot] = _mix(before, row.ids[position], position)
+            self.kv[page, slot] = _mix(before, ids[position], position)
 
     def _slot(self, row: StepRow, position: int) -> int:
         return int(self.kv[row.pages[position // self.page_size], position % self.page_size])

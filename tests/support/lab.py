@@ -66,7 +66,7 @@ class Lab:
         plan = self.scheduler.schedule()
         self.scheduler.check()
         assert sum(row.extend_len for row in plan.rows) <= self.scheduler.limits.step_tokens
-        sampled = self.runner.run(plan) if plan.rows else []
+        sampled = self.runner.launch(plan).wait() if plan.rows else []
         self.last = self.scheduler.commit(plan, sampled)
         self.scheduler.check()
         for update in self.last.updates:

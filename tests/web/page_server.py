@@ -124,11 +124,12 @@ class PageServer:
     def wait_for_a_stop(self) -> None:
         """Until some running answer was told to end. A page says that it stops before the server knows."""
 
-        async def told() -> None:
-            while not any(live.cancelled for live in self.lab.service._hub.open_responses()):
-                await asyncio.sleep(0.005)
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.on_loop(self._is_stopping):
+            assert time.monotonic() < deadline, "no stop came"
 
-        self.wait_for(told())
+    def _is_stopping(self) -> bool:
+        return any(live.cancelled for live in self.lab.service._hub.open_responses())
 
     def finish_loading(self) -> None:
         self.on_loop(lambda: self.state.model_ready(self.lab.service))

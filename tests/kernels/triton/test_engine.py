@@ -40,7 +40,7 @@ class Chat:
         while self.scheduler.has_work:
             plan = self.scheduler.schedule()
             self.copies += len(plan.copies)
-            out = self.scheduler.commit(plan, self.runner.run(plan))
+            out = self.scheduler.commit(plan, self.runner.launch(plan).wait())
             answers |= {u.rid: list(u.token_ids) for u in out.updates if isinstance(u, Finished)}
             self.gpu_hit = out.counters.gpu_hit
         self.turns += 1
