@@ -1,8 +1,9 @@
 """The engine thread: inbox, step loop, outbox. All decisions are `Scheduler`'s.
 
-    drain inbox -> plan = schedule() -> ids = run(plan) -> out = commit(plan, ids) -> post(out)
+    drain inbox -> plan = schedule() -> flight = launch(plan) -> out = commit(plan, flight.wait()) -> post(out)
 
-The loop sleeps on the inbox while there is nothing to do. A step that raises ends the requests in
+With a runner that overlaps, the step that is committed is the one launched before: one step flies while
+the next is scheduled and launched, and the loop waits for the device once a step. The loop sleeps on the inbox while there is nothing to do. A step that raises ends the requests in
 it, not the engine; a scheduler that raises ends all requests and the engine, and says why.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from chatd.engine.messages import Abort, StepOutput, Submit
-from chatd.engine.plan import Runner
+from chatd.engine.plan import Done, Flight, Runner, StepPlan
 from chatd.engine.scheduler import Scheduler
 from chatd.errors import EngineFailure
 from chatd.ids import Rid
@@ -48,6 +49,7 @@ class Engine:
         self._thread = threading.Thread(target=self._main, name="chatd-engine", daemon=True)
         self._busy_since: float | None = None
         self._failure: BaseException | None = None
+        self._flying: tuple[StepPlan, Flight] | None = None
 
     @property
     def capacity_len(self) -> int:
@@ -114,17 +116,41 @@ class Engine:
         return True
 
     def _step(self) -> None:
+        if self._scheduler.needs_ids:
+            self._land()
         plan = self._scheduler.schedule()
         try:
-            sampled = self._runner.launch(plan).wait() if plan.rows else []
+            flight = self._runner.launch(plan) if plan.rows else Done([])
         except Exception as error:
-            # Whatever the device said, the requests of this step are lost; the others are not.
-            log.exception("a step failed")
-            failure = EngineFailure(
-                f"The step that computed this answer failed ({type(error).__name__}). Try again."
-            )
-            out = self._scheduler.fail(plan, failure)
+            self._land()
+            self._say(self._failed(plan, error))
+            return
+        if self._runner.overlaps:
+            self._land()
+        self._flying = plan, flight
+        if not (self._runner.overlaps and plan.rows):
+            self._land()
+
+    def _land(self) -> None:
+        """Wait for the step that flies, if one does, and commit it."""
+        if self._flying is None:
+            return
+        (plan, flight), self._flying = self._flying, None
+        try:
+            sampled = flight.wait()
+        except Exception as error:
+            self._say(self._failed(plan, error))
         else:
-            out = self._scheduler.commit(plan, sampled)
+            self._say(self._scheduler.commit(plan, sampled))
+
+    def _failed(self, plan: StepPlan, error: Exception) -> StepOutput:
+        """Whatever the device said, the requests of this step are lost; the others are not."""
+        log.error("a step failed", exc_info=error)
+        failure = EngineFailure(
+            f"The step that computed this answer failed ({type(error).__name__}). Try again."
+        )
+        return self._scheduler.fail(plan, failure)
+
+    def _say(self, out: StepOutput) -> None:
         if out.updates:
             self._post(out)

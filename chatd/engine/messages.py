@@ -33,6 +33,11 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
 
+    @property
+    def looks_back(self) -> bool:
+        """The next id depends on the earlier ones not only through the model."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Submit:

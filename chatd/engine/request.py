@@ -29,8 +29,9 @@ class Answer(Protocol):
 class Req:
     """One request. It is waiting while ``lease`` is None, running while it holds one.
 
-    ``ids[:kv_len]`` have KV in ``lease.pages``; the rest are to be computed. A running request
-    always has at least one id without KV: the last sampled id gets its KV in the next step.
+    ``ids[:kv_len]`` have KV in ``lease.pages``, by the steps that were committed. Steps that still fly will
+    make it ``planned_len`` and bring ``pending`` more ids. A running request always has at least one id
+    without KV: the last sampled id gets its KV in the next step.
     """
 
     submit: Submit
@@ -39,6 +40,9 @@ class Req:
     ids: list[int] = field(init=False)
     lease: Lease | None = None
     kv_len: int = 0
+    planned_len: int = 0
+    pending: int = 0
+    flights: int = 0
     copy: PageCopy | None = None
     admitted: bool = False
     seq: int = 0
@@ -63,8 +67,13 @@ class Req:
 
     @property
     def remaining_len(self) -> int:
-        """Ids without KV: 1 while decoding, more while there is something to prefill."""
-        return len(self.ids) - self.kv_len
+        """Ids that no step gives KV yet: 1 while decoding, more while there is something to prefill."""
+        return len(self.ids) + self.pending - self.planned_len
+
+    def take(self, lease: Lease) -> None:
+        """Begin, or begin again, with the KV of ``lease``."""
+        self.lease, self.copy = lease, lease.copy
+        self.kv_len = self.planned_len = lease.cached_len
 
     @property
     def limit_len(self) -> int:

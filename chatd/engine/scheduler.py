@@ -16,6 +16,9 @@ Laws:
 - A request waits while an older one is computing a prefix that it could share (twins).
 - Prompt buckets are reported once, when the first chunk is scheduled, and never change.
 - ``commit`` is the only place where ids are appended and ``kv_len`` advances.
+- A step may be scheduled while the one before it still runs. It counts on that step's KV and takes an id
+  that is not known yet from the device; what turns out to come after an ending is ignored at its commit.
+  Pages it may still write can be freed meanwhile: whatever uses them next runs after it.
 """
 
 from bisect import insort
@@ -24,19 +27,16 @@ from dataclasses import dataclass
 
 from chatd.cache.prefix_cache import Lease, PrefixCache
 from chatd.engine.messages import (
-    EngineCounters,
     EngineState,
-    Finished,
     FinishReason,
     Held,
-    Piece,
     Prefill,
     Progress,
     Queued,
     StepOutput,
     Submit,
-    Update,
 )
+from chatd.engine.outbox import Outbox
 from chatd.engine.plan import BAD_ROW, StepPlan, StepRow
 from chatd.engine.request import Answer, Req, common_prefix_len
 from chatd.errors import BadLogits, ChatdError, ContextTooLong, PromptTooLarge
@@ -93,8 +93,8 @@ class Scheduler:
         self._control_ids = control_ids
         self._by_rid: dict[Rid, Req] = {}
         self._arrivals = 0
-        self._updates: list[Update] = []
-        self._counts = dict.fromkeys(EngineCounters.__dataclass_fields__, 0)
+        self._out = Outbox()
+        self._flights = 0
 
     @property
     def capacity_len(self) -> int:
@@ -103,7 +103,14 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.running or self.waiting or self._updates)
+        return bool(self.running or self.waiting or self._out.updates)
+
+    @property
+    def needs_ids(self) -> bool:
+        """The next step cannot be scheduled well before the one that flies is committed: somebody's
+        penalties count the id that it samples.
+        """
+        return any(req.pending and req.submit.params.looks_back for req in self.running)
 
     # -- what the inbox brings
 
@@ -111,7 +118,7 @@ class Scheduler:
         """Queue a request, or refuse it at once if it can never run."""
         req = Req(submit, self._arrivals, self._new_answer(submit.stop))
         self._arrivals += 1
-        self._counts["submitted"] += 1
+        self._out.counts["submitted"] += 1
         try:
             self._refuse_impossible(req)
         except ChatdError as error:
@@ -144,7 +151,7 @@ class Scheduler:
         """The engine cannot go on: every request ends as failed. The cache is not touched any more."""
         for req in list(self._by_rid.values()):
             req.lease = None
-            self._end(req, FinishReason.FAILED, error)
+            self._out.end(req, FinishReason.FAILED, error)
         return self._output()
 
     # -- schedule
@@ -152,34 +159,51 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """Decide the next step. Takes pages and leases; computes nothing."""
         draft = _Draft(self.limits.step_tokens)
-        decodes = [req for req in self.running if req.remaining_len == 1]
-        chunks = [req for req in self.running if req.remaining_len > 1]
+        able = [req for req in self.running if not self._may_be_over(req)]
+        decodes = [req for req in able if req.remaining_len == 1]
+        chunks = [req for req in able if req.remaining_len > 1]
         for req in decodes + chunks:
             if draft.budget > 0 and req.lease is not None:
                 self._plan_row(req, draft)
         self._admit(draft)
         self._report_positions()
-        if not draft.rows and (self.running or self.waiting):
+        if not draft.rows and not self._flights and (self.running or self.waiting):
             raise RuntimeError("nothing runs and nothing can be admitted: pages have leaked")
-        reqs = [self._by_rid[rid] for rid in draft.rows]
-        return StepPlan([req.copy for req in reqs if req.copy is not None], list(draft.rows.values()))
+        copies = []
+        for row in draft.rows.values():
+            req = self._by_rid[row.rid]
+            if req.copy is not None:
+                copies.append(req.copy)
+                req.copy = None
+            req.planned_len += row.extend_len
+            req.pending += row.sample
+            req.flights += 1
+        self._flights += bool(draft.rows)
+        return StepPlan(copies, list(draft.rows.values()))
+
+    def _may_be_over(self, req: Req) -> bool:
+        """Will the step that flies surely end it, by length?"""
+        ids_len = len(req.ids) + req.pending
+        return req.pending > 0 and ids_len >= min(req.limit_len, self.limits.context_length)
 
     def _plan_row(self, req: Req, draft: _Draft) -> None:
         """Give ``req`` a row of what the budget allows, unless it has to be preempted itself."""
         extend_len = min(draft.budget, req.remaining_len)
-        if not self._grow(req, req.kv_len + extend_len, draft):
+        if not self._grow(req, req.planned_len + extend_len, draft):
             return
         assert req.lease is not None
         draft.add(
             StepRow(
                 rid=req.rid,
                 ids=req.ids,
-                start=req.kv_len,
+                start=req.planned_len,
                 extend_len=extend_len,
                 pages=req.lease.pages,
                 sample=extend_len == req.remaining_len,
                 prompt_len=req.prompt_len,
                 params=req.submit.params,
+                pending=req.pending > 0,
+                preemptions=req.preemptions,
             )
         )
 
@@ -201,14 +225,14 @@ class Scheduler:
         self.running.remove(req)
         req.lease, req.copy = None, None
         req.preemptions += 1
-        self._counts["preemptions"] += 1
+        self._out.counts["preemptions"] += 1
         insort(self.waiting, req, key=_arrival)
 
     def _admit(self, draft: _Draft) -> None:
         for req in list(self.waiting):
             if draft.budget <= 0 or len(self.running) >= self.limits.max_running:
                 break
-            if self._waits_for_twin(req):
+            if req.flights or self._waits_for_twin(req):
                 continue
             if not self._try_admit(req):
                 break
@@ -233,7 +257,8 @@ class Scheduler:
         if not self._affordable(req, lease):
             self.cache.release(lease, req.ids, lease.cached_len)
             return False
-        had_len, req.lease, req.copy, req.kv_len = req.kv_len, lease, lease.copy, lease.cached_len
+        had_len = req.kv_len
+        req.take(lease)
         req.position = 0
         self.waiting.remove(req)
         insort(self.running, req, key=_arrival)
@@ -255,7 +280,7 @@ class Scheduler:
         return min(req.limit_len, self.limits.context_length) if to_the_limit else len(req.ids) + 1
 
     def _account_admission(self, req: Req, had_len: int) -> None:
-        counts = self._counts
+        counts = self._out.counts
         if req.admitted:
             again = max(0, had_len - req.kv_len)
             req.recomputed += again
@@ -266,13 +291,13 @@ class Scheduler:
         counts["prompt_tokens"] += req.prompt_len
         counts["gpu_hit"] += req.kv_len
         counts["computed"] += computed
-        self._updates.append(Prefill(req.rid, req.prompt_len, req.kv_len, 0, computed))
+        self._out.say(Prefill(req.rid, req.prompt_len, req.kv_len, 0, computed))
 
     def _report_positions(self) -> None:
         for position, req in enumerate(self.waiting, 1):
             if req.position != position:
                 req.position = position
-                self._updates.append(Queued(req.rid, position))
+                self._out.say(Queued(req.rid, position))
 
     def _pages(self, length: int) -> int:
         return -(-length // self.cache.page_size)
@@ -286,27 +311,38 @@ class Scheduler:
         """
         answers = iter(sampled)
         if plan.rows:
-            self._counts["steps"] += 1
+            self._out.counts["steps"] += 1
+            self._flights -= 1
         for row in plan.rows:
             token_id = next(answers) if row.sample else None
             req = self._by_rid.get(row.rid)
-            if req is None:
-                continue
-            if token_id == BAD_ROW:
-                self._finish(req, FinishReason.FAILED, _BAD_LOGITS)
-                continue
-            self._advance(req, row.start + row.extend_len)
-            if token_id is None:
-                self._updates.append(Progress(req.rid, min(req.kv_len, req.prompt_len)))
-            else:
-                self._accept(req, token_id)
+            if req is not None:
+                self._land(req, row)
+                self._take_in(req, row, token_id)
         return self._output()
+
+    def _land(self, req: Req, row: StepRow) -> None:
+        req.flights -= 1
+        req.pending -= row.sample
+
+    def _take_in(self, req: Req, row: StepRow, token_id: int | None) -> None:
+        if token_id == BAD_ROW:
+            self._finish(req, FinishReason.FAILED, _BAD_LOGITS)
+            return
+        if row.preemptions == req.preemptions:  # else the KV went with its pages; the id is good
+            self._advance(req, row.start + row.extend_len)
+        if token_id is None:
+            self._out.say(Progress(req.rid, min(req.kv_len, req.prompt_len)))
+        else:
+            self._accept(req, token_id)
 
     def fail(self, plan: StepPlan, error: ChatdError) -> StepOutput:
         """The step could not be run: its requests end, and what they inserted is unmatchable."""
+        self._flights -= bool(plan.rows)
         for row in plan.rows:
             req = self._by_rid.get(row.rid)
             if req is not None:
+                self._land(req, row)
                 self._finish(req, FinishReason.FAILED, error)
         return self._output()
 
@@ -314,31 +350,26 @@ class Scheduler:
         assert req.lease is not None
         page_size = self.cache.page_size
         grew = kv_len // page_size > req.kv_len // page_size
-        req.kv_len, req.copy = kv_len, None
+        req.kv_len = kv_len
         if grew:
             self.cache.insert(req.lease, req.ids, kv_len)
 
     def _accept(self, req: Req, token_id: int) -> None:
         req.ids.append(token_id)
-        self._counts["generated"] += 1
+        self._out.counts["generated"] += 1
         if token_id in req.submit.stop_ids:
             if token_id in self._control_ids:
                 req.answer.push(token_id)
             self._finish(req, FinishReason.END)
             return
         text, ids, stopped = req.answer.push(token_id)
-        self._emit(req, text, ids)
+        self._out.piece(req, text, ids)
         if stopped:
             self._finish(req, FinishReason.STOP)
         elif req.generated >= req.submit.max_tokens or len(req.ids) >= self.limits.context_length:
             self._finish(req, FinishReason.LENGTH)
         elif not text:
-            self._updates.append(Held(req.rid, req.generated))
-
-    def _emit(self, req: Req, text: str, ids: tuple[int, ...]) -> None:
-        if text:
-            req.seq += 1
-            self._updates.append(Piece(req.rid, req.seq, text, ids, req.generated))
+            self._out.say(Held(req.rid, req.generated))
 
     def _finish(self, req: Req, reason: FinishReason, error: ChatdError | None = None) -> None:
         """The one way out, from wherever the request is. Frees all it holds."""
@@ -352,42 +383,23 @@ class Scheduler:
             else:
                 self.cache.release(req.lease, req.ids, req.kv_len)
         req.lease, req.copy = None, None
-        self._end(req, reason, error)
-
-    def _end(self, req: Req, reason: FinishReason, error: ChatdError | None) -> None:
-        self._emit(req, *req.answer.finish())
-        self._counts["finished"] += 1
-        self._updates.append(
-            Finished(
-                rid=req.rid,
-                reason=reason,
-                generated=req.generated,
-                token_ids=req.answer.answer_ids(),
-                preemptions=req.preemptions,
-                recomputed=req.recomputed,
-                error_code=error.code if error else "",
-                error=error.message if error else "",
-            )
-        )
+        self._out.end(req, reason, error)
 
     def report(self) -> StepOutput:
         """What there is to say between two steps: the levels, and what has not been said yet."""
         return self._output()
 
     def _output(self) -> StepOutput:
-        cache, updates = self.cache, tuple(self._updates)
-        self._updates = []
-        self._counts["evicted_pages"] = cache.evicted_pages
-        return StepOutput(
-            updates,
-            EngineCounters(**self._counts),
+        cache = self.cache
+        self._out.counts["evicted_pages"] = cache.evicted_pages
+        return self._out.take(
             EngineState(
                 running=len(self.running),
                 waiting=len(self.waiting),
                 free_pages=cache.free_pages,
                 evictable_pages=cache.evictable_pages,
                 total_pages=cache.total_pages,
-            ),
+            )
         )
 
     def check(self) -> None:
@@ -397,8 +409,10 @@ class Scheduler:
         assert all(req.lease is None for req in self.waiting)
         for req in self.running:
             assert req.lease is not None
-            assert req.remaining_len >= 1
-            assert len(req.lease.pages) >= self._pages(req.kv_len)
+            assert req.remaining_len >= 1 or self._may_be_over(req)
+            assert req.kv_len <= req.planned_len
+            assert len(req.lease.pages) >= self._pages(req.planned_len)
+            assert 0 <= req.pending <= req.flights <= self._flights
         for queue in (self.running, self.waiting):
             assert [req.arrival for req in queue] == sorted(req.arrival for req in queue)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from chatd.engine.messages import FinishReason, Submit
-from tests.support.engines import request, toy_scheduler
+from tests.support.engines import ChecksumRunner, request, toy_scheduler
 from tests.support.lab import Lab
 from tests.support.lab import reference as cold
 
@@ -28,11 +28,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         tokens=st.integers(160, 400),
         step_tokens=st.integers(4, 96),
         enabled=st.booleans() | st.just(True),
+        overlaps=st.booleans(),
     )
-    def start(self, page_size: int, tokens: int, step_tokens: int, enabled: bool) -> None:
+    def start(self, page_size: int, tokens: int, step_tokens: int, enabled: bool, overlaps: bool) -> None:
         pages = max(8, tokens // page_size)
         self.lab = Lab(
-            toy_scheduler(pages, page_size, step_tokens=step_tokens, max_running=4, enabled=enabled)
+            toy_scheduler(pages, page_size, step_tokens=step_tokens, max_running=4, enabled=enabled),
+            ChecksumRunner(pages, page_size, overlaps=overlaps),
         )
         self.submits: list[Submit] = []
         self.bad: set[str] = set()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from chatd.engine.messages import Finished, Held, Piece, Prefill, StepOutput, Submit, Update
+from chatd.engine.plan import Flight, StepPlan
 from chatd.engine.scheduler import Scheduler
 from chatd.ids import Rid
 from tests.support.engines import ChecksumRunner, PagedRunner, request, toy_scheduler
@@ -51,6 +52,7 @@ class Lab:
         self.runner = runner or ChecksumRunner(cache.total_pages, cache.page_size)
         self.outcomes: dict[Rid, Outcome] = {}
         self.last = StepOutput(())
+        self._flying: tuple[StepPlan, Flight] | None = None
 
     def submit(self, submit: Submit) -> Outcome:
         self.outcomes[submit.rid] = Outcome()
@@ -63,15 +65,31 @@ class Lab:
         self.scheduler.check()
 
     def step(self) -> StepOutput:
+        """Schedule and launch; commit what was launched, or with overlap what was launched before that."""
+        if self._flying and self.scheduler.needs_ids:
+            self._commit()
         plan = self.scheduler.schedule()
         self.scheduler.check()
         assert sum(row.extend_len for row in plan.rows) <= self.scheduler.limits.step_tokens
-        sampled = self.runner.launch(plan).wait() if plan.rows else []
-        self.last = self.scheduler.commit(plan, sampled)
+        before = self._flying
+        launched = plan, self.runner.launch(plan)
+        if self.runner.overlaps:
+            if before:
+                self._commit()
+            self._flying = launched if plan.rows else None
+        else:
+            self._flying = launched
+            self._commit()
+        return self.last
+
+    def _commit(self) -> None:
+        assert self._flying
+        plan, flight = self._flying
+        self._flying = None
+        self.last = self.scheduler.commit(plan, flight.wait())
         self.scheduler.check()
         for update in self.last.updates:
             self.outcomes[update.rid].take(update)
-        return self.last
 
     def run(self, max_steps: int = 20_000) -> None:
         """Step until nothing is left to do."""

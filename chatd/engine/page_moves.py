@@ -1,0 +1,145 @@
+"""Pages between the device and host buffers: one block of raw page records a buffer, as many as there are.
+
+    spill      main: gather records into the buffer's device staging   ->  side: staging to host
+    restore    mark in main                                            ->  side: host to staging, scatter
+
+A spill's pages may so be overwritten by the same step. A restored page may still be written by the step under
+way, which has nothing to do with its new owner any more: hence the mark.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+
+from chatd.cache.block_tier import BLOCK_LEN
+from chatd.engine.device import Device, Mark, copy_bytes
+from chatd.engine.plan import HostBuffer, PageRestore, PageSpill
+from chatd.model.kv_pool import KVPool
+from chatd_kernels.ops import Ops
+
+BUFFERS = 8
+BUFFERS_BYTES = 64 << 20
+"""There are as many buffers as this holds, and at least the number above."""
+
+
+class _Block:
+    """A block's bytes on the host, their staging on the device, and the numbers of its pages on both."""
+
+    def __init__(self, device: Device, pages: int, page_bytes: int) -> None:
+        self.host = device.host(pages * page_bytes)
+        self.staging = device.mirror(self.host)
+        self.records = self.staging.view(pages, page_bytes)
+        self.numbers_host = device.host(8 * pages)
+        self.numbers_staging = device.mirror(self.numbers_host)
+        self.numbers = self.numbers_staging.view(torch.int64)
+
+    def set_numbers(self, pages: Sequence[int]) -> None:
+        self.numbers_host.view(torch.int64)[:] = torch.tensor(pages)
+
+
+class BlockBuffer:
+    """`HostBuffer`: the right to use a block until `release`."""
+
+    def __init__(self, block: _Block, pool: "BlockBuffers") -> None:
+        self._block: _Block | None = block
+        self._pool = pool
+
+    @property
+    def block(self) -> _Block:
+        assert self._block is not None, "a buffer was used after its release"
+        return self._block
+
+    @property
+    def view(self) -> memoryview:
+        return memoryview(self.block.host.numpy()).cast("B")
+
+    def release(self) -> None:
+        self._block = self._pool.give_back(self._block)
+
+
+class BlockBuffers:
+    """A bounded number of buffers, made when they are first needed."""
+
+    def __init__(self, device: Device, page_size: int, page_bytes: int) -> None:
+        self._device = device
+        self._shape = (BLOCK_LEN // page_size, page_bytes)
+        self.block_bytes = self._shape[0] * page_bytes
+        self._unmade = max(BUFFERS, BUFFERS_BYTES // self.block_bytes)
+        self._free: list[_Block] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> BlockBuffer | None:
+        with self._lock:
+            if self._free:
+                return BlockBuffer(self._free.pop(), self)
+            if not self._unmade:
+                return None
+            self._unmade -= 1
+        return BlockBuffer(_Block(self._device, *self._shape), self)
+
+    def give_back(self, block: _Block | None) -> None:
+        """Called by buffers, from any thread."""
+        with self._lock:
+            if block is not None:
+                self._free.append(block)
+
+
+class PageMoves:
+    """Spills and restores under way, and their tickets in the order in which they began."""
+
+    def __init__(self, pool: KVPool, ops: Ops, device: Device) -> None:
+        self._raw = pool.raw
+        self._ops = ops
+        self._device = device
+        self._under_way: deque[tuple[int, Mark]] = deque()
+        self.buffers = BlockBuffers(device, pool.page_size, pool.page_bytes)
+
+    def begin(self, spills: Sequence[PageSpill], restores: Sequence[PageRestore]) -> None:
+        """Before anything else of the step is given to the main queue."""
+        for spill in spills:
+            self._spill(spill, _block_of(spill.buffer))
+        if restores:
+            # After the gathers: a page may be spilled and restored to in one step.
+            self._device.side.follow(self._device.main.mark())
+        for restore in restores:
+            self._restore(restore, _block_of(restore.buffer))
+
+    def done(self, *, wait: bool) -> list[int]:
+        """See `Runner.copies_done`."""
+        if wait and self._under_way:
+            self._under_way[0][1].wait()
+        tickets = []
+        while self._under_way and self._under_way[0][1].done():
+            tickets.append(self._under_way.popleft()[0])
+        return tickets
+
+    def _spill(self, spill: PageSpill, block: _Block) -> None:
+        device = self._device
+        block.set_numbers(spill.pages)
+
+        def gather() -> None:
+            copy_bytes(block.numbers_host, block.numbers_staging)
+            self._ops.gather_pages(self._raw, block.numbers, block.records)
+
+        device.main.run(gather)
+        device.side.follow(device.main.mark())
+        device.side.run(lambda: copy_bytes(block.staging, block.host))
+        self._under_way.append((spill.ticket, device.side.mark()))
+
+    def _restore(self, restore: PageRestore, block: _Block) -> None:
+        block.set_numbers(restore.pages)
+
+        def scatter() -> None:
+            copy_bytes(block.numbers_host, block.numbers_staging)
+            copy_bytes(block.host, block.staging)
+            self._ops.scatter_pages(self._raw, block.numbers, block.records)
+
+        self._device.side.run(scatter)
+        self._under_way.append((restore.ticket, self._device.side.mark()))
+
+
+def _block_of(buffer: HostBuffer) -> _Block:
+    assert isinstance(buffer, BlockBuffer), "buffers come from take_buffer"
+    return buffer.block
