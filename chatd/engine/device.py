@@ -64,7 +64,7 @@ class Device(Protocol):
 
 def copy_bytes(source: Tensor, target: Tensor) -> None:
     """Within `Work`: between host memory and its mirror, either way."""
-    if target is not source:
+    if target.data_ptr() != source.data_ptr():
         target.copy_(source, non_blocking=True)
 
 

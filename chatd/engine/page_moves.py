@@ -7,9 +7,9 @@ A spill's pages may so be overwritten by the same step. A restored page may stil
 way, which has nothing to do with its new owner any more: hence the mark.
 """
 
-import threading
+import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -40,23 +40,25 @@ class _Block:
 
 
 class BlockBuffer:
-    """`HostBuffer`: the right to use a block until `release`."""
+    """`HostBuffer`: the right to use a block until `release`, which calls ``give_back`` with it once."""
 
-    def __init__(self, block: _Block, pool: "BlockBuffers") -> None:
-        self._block: _Block | None = block
-        self._pool = pool
+    def __init__(self, block: _Block, give_back: Callable[[_Block], None]) -> None:
+        self._held = [block]
+        self._give_back = give_back
 
     @property
     def block(self) -> _Block:
-        assert self._block is not None, "a buffer was used after its release"
-        return self._block
+        assert self._held, "a buffer was used after its release"
+        return self._held[0]
 
     @property
     def view(self) -> memoryview:
         return memoryview(self.block.host.numpy()).cast("B")
 
     def release(self) -> None:
-        self._block = self._pool.give_back(self._block)
+        # Popping is atomic: of two threads one finds nothing.
+        with contextlib.suppress(IndexError):
+            self._give_back(self._held.pop())
 
 
 class BlockBuffers:
@@ -68,22 +70,17 @@ class BlockBuffers:
         self.block_bytes = self._shape[0] * page_bytes
         self._unmade = max(BUFFERS, BUFFERS_BYTES // self.block_bytes)
         self._free: list[_Block] = []
-        self._lock = threading.Lock()
 
     def take(self) -> BlockBuffer | None:
-        with self._lock:
-            if self._free:
-                return BlockBuffer(self._free.pop(), self)
+        """Called by one thread; buffers may come back from any."""
+        try:
+            block = self._free.pop()
+        except IndexError:
             if not self._unmade:
                 return None
             self._unmade -= 1
-        return BlockBuffer(_Block(self._device, *self._shape), self)
-
-    def give_back(self, block: _Block | None) -> None:
-        """Called by buffers, from any thread."""
-        with self._lock:
-            if block is not None:
-                self._free.append(block)
+            block = _Block(self._device, *self._shape)
+        return BlockBuffer(block, self._free.append)
 
 
 class PageMoves:

@@ -5,20 +5,21 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from chatd.engine.batch import Place
 from chatd.engine.messages import SamplingParams
 from chatd.engine.plan import StepRow
 from chatd_kernels.ops import LogitEdits, SampleParams
 
 
-def sample_params(rows: Sequence[StepRow], device: torch.device) -> SampleParams:
+def sample_params(rows: Sequence[StepRow], place: Place) -> SampleParams:
     """One entry per sampling row."""
     params = [row.params for row in rows]
 
     def floats(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=device)
+        return place(np.array(values, np.float32))
 
     def longs(values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=device)
+        return place(np.array(values, np.int64))
 
     return SampleParams(
         temperature=floats([p.temperature for p in params]),
@@ -37,7 +38,7 @@ def signed_64(seed: int) -> int:
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def logit_edits(rows: Sequence[StepRow], vocab_size: int, device: torch.device) -> LogitEdits | None:
+def logit_edits(rows: Sequence[StepRow], vocab_size: int, place: Place) -> LogitEdits | None:
     """Penalties and biases of those rows that have any; None if there are none."""
     parts = [
         (np.full(len(tokens), i), tokens, repetition, offset)
@@ -47,8 +48,7 @@ def logit_edits(rows: Sequence[StepRow], vocab_size: int, device: torch.device) 
     ]
     if not parts:
         return None
-    joined = [torch.from_numpy(np.concatenate(column)).to(device) for column in zip(*parts, strict=True)]
-    return LogitEdits(*joined)
+    return LogitEdits(*(place(np.concatenate(column)) for column in zip(*parts, strict=True)))
 
 
 def edits_logits(params: SamplingParams) -> bool:

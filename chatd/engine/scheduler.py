@@ -103,7 +103,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.running or self.waiting or self._out.updates)
+        return bool(self.running or self.waiting or self._flights or self._out.updates)
 
     @property
     def needs_ids(self) -> bool:

@@ -71,14 +71,11 @@ class Lab:
         plan = self.scheduler.schedule()
         self.scheduler.check()
         assert sum(row.extend_len for row in plan.rows) <= self.scheduler.limits.step_tokens
-        before = self._flying
         launched = plan, self.runner.launch(plan)
-        if self.runner.overlaps:
-            if before:
-                self._commit()
-            self._flying = launched if plan.rows else None
-        else:
-            self._flying = launched
+        if self._flying:
+            self._commit()
+        self._flying = launched
+        if not (self.runner.overlaps and plan.rows):
             self._commit()
         return self.last
 
