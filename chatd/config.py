@@ -64,14 +64,29 @@ class Settings:
         Choice(("auto", "bf16", "fp32"), later=("int8", "int4")),
         "Format of the weights in memory; `auto` is bf16, or fp32 on a processor without it",
     ] = "auto"
+    kernels: Annotated[
+        str,
+        Choice(("auto", "triton", "reference")),
+        "What computes; `auto` is Triton on a GPU, plain torch (`reference`) on a CPU",
+    ] = "auto"
+    no_graphs: Annotated[
+        bool, Switch(), "On a GPU, launch every kernel by itself instead of whole decode steps as graphs"
+    ] = False
     kv_dtype: Annotated[
-        str, Choice(("auto", "bf16", "fp32")), "Format of the KV pages; `auto` follows the weights"
+        str,
+        Choice(("auto", "bf16", "fp32", "int8", "fp8")),
+        "Format of the KV pages; `auto` follows the weights, 8 bits hold nearly twice the tokens of bf16",
     ] = "auto"
     kv_bytes: Annotated[
         int | Auto,
         OrAuto(Size(1 << 20)),
         "Memory for KV pages, such as `2GiB`; `auto` takes a share of what is free",
     ] = AUTO
+    kv_share: Annotated[
+        float,
+        Number(0.01, 0.99, "SHARE", "a share"),
+        "On a GPU, the part of the memory left by the weights that `--kv-bytes auto` takes",
+    ] = 0.85
     page_size: Annotated[
         int, Whole(1, 64, powers_of_two=True), "Tokens in a KV page: a power of two, at most 64"
     ] = 16

@@ -13,17 +13,17 @@ from chatd.config import DEFAULT_MODEL, Settings
 from chatd.config_kinds import AUTO, show_size
 from chatd.engine.engine import Engine
 from chatd.engine.messages import StepOutput
-from chatd.engine.runner import TorchRunner
+from chatd.engine.prepare import RunnerSettings, backend_name, prepare
 from chatd.engine.scheduler import Scheduler, SchedulerLimits
 from chatd.errors import SetupError
 from chatd.model.fetch import default_model
-from chatd.model.kv_pool import KVPlan, KVPool, auto_kv_bytes, free_memory, plan_pages
+from chatd.model.kv_pool import KVPlan, kv_dtype, plan_pages
 from chatd.model.load import ModelFile, load_weights, open_model, weights_dtype
+from chatd.model.memory import free_memory, out_of_memory_says
 from chatd.server.service import Backend
 from chatd.text.answer import AnswerText
 from chatd.text.chat_template import ChatMessage, ChatTemplate
 from chatd.text.tokenizer import Tokenizer
-from chatd_kernels import load_backend
 
 Progress = Callable[[float, str], None]
 """Told the share that is done, 0 to 1, and what is being done. Called on the loading thread."""
@@ -36,13 +36,17 @@ FETCHED, READ = 0.5, 0.95
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The engine is not started yet. ``device`` and ``weights`` are for people."""
+    """The engine is not started yet. What follows the first three is for people; see also `Prepared`."""
 
     backend: Backend
     engine: Engine
     kv: KVPlan
     device: str
     weights: str
+    kernels: str = "reference"
+    kv_dtype: str = ""
+    graphs: tuple[int, ...] = ()
+    graph_bytes: int = 0
 
 
 def check(settings: Settings) -> None:
@@ -51,6 +55,7 @@ def check(settings: Settings) -> None:
     """
     device = choose_device(settings.device)
     _check_memory(settings, device)
+    backend_name(settings.kernels, device)
     if settings.model != DEFAULT_MODEL:
         _check_fit(settings, open_model(_own_model(settings.model)), device)
 
@@ -59,19 +64,26 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
     """Fetch, read and put together. Takes seconds to minutes; `SetupError` says what to do."""
     device = choose_device(settings.device)
     _check_memory(settings, device)
+    backend_name(settings.kernels, device)
     file = open_model(_model_path(settings.model, progress))
     progress(FETCHED, "reading the tokenizer")
     tokenizer, template = file.tokenizer(), file.chat_template()
     context_length = _check_fit(settings, file, device)
-    dtype, kv_dtype = _dtypes(settings, device)
+    dtype, kv = _dtypes(settings, device)
 
     def weights_progress(share: float, what: str) -> None:
         progress(FETCHED + share * (READ - FETCHED), what)
 
-    weights = load_weights(file, dtype=dtype, device=device, progress=weights_progress)
-    kv_bytes = auto_kv_bytes(device) if settings.kv_bytes == AUTO else settings.kv_bytes
-    plan = plan_pages(file.config, kv_dtype, settings.page_size, kv_bytes)
-    runner = TorchRunner(weights, KVPool(file.config, plan, kv_dtype, device), load_backend("reference"))
+    with out_of_memory_says(
+        "the weights were loaded", device, "nothing: use a smaller model, or --device cpu"
+    ):
+        weights = load_weights(file, dtype=dtype, device=device, progress=weights_progress)
+    prepared = prepare(
+        weights,
+        runner_settings(settings, device, kv, context_length),
+        lambda share, what: progress(READ + share * (1 - READ), what),
+    )
+    plan, runner = prepared.kv, prepared.runner
     cache = PrefixCache(plan.num_pages, plan.page_size, enabled=not settings.no_prefix_cache)
     for ids in shared_prefixes(settings.shared_prompts, tokenizer, template):
         cache.share(ids)
@@ -91,7 +103,37 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
         file.config.vocab_size,
         settings.temperature,
     )
-    return Loaded(backend, engine, plan, str(device), str(dtype).removeprefix("torch."))
+    return Loaded(
+        backend,
+        engine,
+        plan,
+        str(device),
+        _short(dtype),
+        prepared.kernels,
+        _short(kv),
+        prepared.graphs,
+        prepared.graph_bytes,
+    )
+
+
+def runner_settings(
+    settings: Settings, device: torch.device, kv: torch.dtype, context_length: int
+) -> RunnerSettings:
+    return RunnerSettings(
+        kv_dtype=kv,
+        context_length=context_length,
+        step_tokens=step_tokens(settings, device),
+        max_running=settings.max_running,
+        page_size=settings.page_size,
+        kv_bytes=None if settings.kv_bytes == AUTO else settings.kv_bytes,
+        kv_share=settings.kv_share,
+        kernels=settings.kernels,
+        graphs=not settings.no_graphs,
+    )
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def step_tokens(settings: Settings, device: torch.device) -> int:
@@ -150,8 +192,8 @@ def _check_fit(settings: Settings, file: ModelFile, device: torch.device) -> int
 
 def _dtypes(settings: Settings, device: torch.device) -> tuple[torch.dtype, torch.dtype]:
     """Of the weights and of the KV."""
-    kv = settings.weights if settings.kv_dtype == AUTO else settings.kv_dtype
-    return weights_dtype(settings.weights, device), weights_dtype(kv, device)
+    weights = weights_dtype(settings.weights, device)
+    return weights, kv_dtype(settings.kv_dtype, weights, device)
 
 
 def model_name(path: Path) -> str:

@@ -188,9 +188,13 @@ class LoadingServer(ChatdServer):
             device=loaded.device,
             threads=torch.get_num_threads(),
             weights=loaded.weights,
+            kernels=loaded.kernels,
+            kv_dtype=loaded.kv_dtype,
             kv_bytes=loaded.kv.nbytes,
             bytes_per_token=loaded.kv.bytes_per_token,
             kv_tokens=loaded.kv.tokens,
             sessions=loaded.kv.tokens / loaded.backend.context_length,
+            graphs=len(loaded.graphs),
+            graph_bytes=loaded.graph_bytes,
             started_s=time.monotonic() - self._began,
         )

@@ -17,7 +17,9 @@ from chatd.config_kinds import show_size
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a server that is ready is made of. ``sessions`` is how many full-length ones fit."""
+    """What a server that is ready is made of. ``sessions`` full-length ones fit; ``graphs`` is how many
+    sizes of decode steps were captured.
+    """
 
     url: str
     data_dir: Path
@@ -26,10 +28,14 @@ class Facts:
     device: str
     threads: int
     weights: str
+    kernels: str
+    kv_dtype: str
     kv_bytes: int
     bytes_per_token: int
     kv_tokens: int
     sessions: float
+    graphs: int
+    graph_bytes: int
     started_s: float
 
 
@@ -155,15 +161,16 @@ class JsonScreen:
 def describe(facts: Facts) -> list[tuple[str, str]]:
     """Names and values, in the order a newcomer needs them."""
     threads = f", {facts.threads} threads" if facts.device == "cpu" else ""
+    graphs = f", {facts.graphs} graphs in {show_size(facts.graph_bytes)}" if facts.graphs else ""
     return [
         ("page", facts.url),
         ("terminal", "chatd chat"),
         ("OpenAI", f"{facts.url}/v1"),
         ("model", f"{facts.model}, {facts.context_length:,} tokens of context"),
-        ("device", f"{facts.device}{threads}, weights in {facts.weights}"),
+        ("device", f"{facts.device}{threads}, weights in {facts.weights}, {facts.kernels} kernels{graphs}"),
         (
             "KV pool",
-            f"{show_size(facts.kv_bytes)}: {facts.bytes_per_token:,} bytes a token, "
+            f"{show_size(facts.kv_bytes)} of {facts.kv_dtype}: {facts.bytes_per_token:,} bytes a token, "
             f"{facts.kv_tokens:,} tokens, {facts.sessions:,.1f} full-length sessions",
         ),
         ("data", str(facts.data_dir)),

@@ -58,7 +58,7 @@ def pending_sources(
 
 
 def fill_pending(tokens: Tensor, sources: Tensor, ids: Tensor) -> None:
-    """Work of the main queue: put ``ids[sources]`` into ``tokens`` where there is a source. A bad row's is 0."""
+    """Work of the main queue: ``ids[sources]`` into ``tokens`` where there is a source; 0 for a bad row."""
     theirs = ids.index_select(0, sources.clamp(min=0)).clamp_(min=0)
     tokens.copy_(torch.where(sources < 0, tokens, theirs))
 

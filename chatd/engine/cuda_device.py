@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from chatd.engine.device import Mark, Work
+from chatd.engine.device import Mark, Queue, Work
 
 
 class CudaMark:
@@ -11,7 +11,7 @@ class CudaMark:
         self.event = event
 
     def done(self) -> bool:
-        return bool(self.event.query())
+        return bool(self.event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
         self.event.synchronize()
@@ -21,14 +21,14 @@ class CudaQueue:
     """A stream. Work is launched at once and runs in the stream's time."""
 
     def __init__(self, where: torch.device) -> None:
-        self.stream: torch.cuda.Stream = torch.cuda.Stream(where)
+        self.stream: torch.cuda.Stream = torch.cuda.Stream(where)  # type: ignore[no-untyped-call]
 
     def run(self, work: Work) -> None:
         with torch.cuda.stream(self.stream), torch.inference_mode():
             work()
 
     def mark(self) -> Mark:
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self.stream)
         return CudaMark(event)
 
@@ -47,8 +47,9 @@ class CudaDevice:
 
     def __init__(self, where: torch.device) -> None:
         self.where = where
-        self.main = CudaQueue(where)
-        self.side = CudaQueue(where)
+        self._main = CudaQueue(where)
+        self.main: Queue = self._main
+        self.side: Queue = CudaQueue(where)
         self._graphs_memory = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize(where)
 
@@ -57,7 +58,7 @@ class CudaDevice:
 
     def mirror(self, host: Tensor) -> Tensor:
         # From the main stream's memory: what that held before is over once its next work begins.
-        with torch.cuda.stream(self.main.stream):
+        with torch.cuda.stream(self._main.stream):
             return torch.empty_like(host, device=self.where)
 
     def capture(self, work: Work) -> Work:
@@ -70,7 +71,7 @@ class CudaDevice:
             torch.cuda.graph(
                 graph,
                 pool=self._graphs_memory,
-                stream=self.main.stream,
+                stream=self._main.stream,
                 capture_error_mode="thread_local",  # others may use CUDA meanwhile
             ),
         ):

@@ -1,8 +1,7 @@
 """The seam to a device: two queues of work, marks in them, and memory on both sides.
 
-Everything the runner asks of a device goes through here, so that the laws of ordering are tested on a CPU: over
-`InlineDevice`, which does the work at once, and over one in the tests that does it late. `CudaDevice` is
-the thin one.
+Everything the runner asks of a device goes through here, so that the laws of ordering are tested on a CPU:
+over `InlineDevice`, which does the work at once, and over one in the tests that does it late.
 """
 
 from collections.abc import Callable
@@ -48,7 +47,7 @@ class Device(Protocol):
     side: Queue
 
     def host(self, nbytes: int) -> Tensor:
-        """uint8 ``[nbytes]`` of host memory that copies to and from the device can use while the host goes on."""
+        """uint8 ``[nbytes]`` of host memory, which the device copies from and to while the host goes on."""
         ...
 
     def mirror(self, host: Tensor) -> Tensor:
@@ -56,8 +55,10 @@ class Device(Protocol):
         ...
 
     def capture(self, work: Work) -> Work:
-        """``work`` with all it launches recorded, for `Queue.run` on ``main``: each call does the same over the
-        same tensors, whose contents may have changed. It must not read from the device. Runs it once.
+        """Run ``work`` and record what it launches, for `Queue.run` on ``main``.
+
+        Each call of the answer does the same to the same tensors, whatever they hold by then. ``work`` must
+        not read from the device.
         """
         ...
 
@@ -97,7 +98,8 @@ class InlineDevice:
 
     def __init__(self) -> None:
         self.where = torch.device("cpu")
-        self.main = self.side = InlineQueue()
+        self.main: Queue = InlineQueue()
+        self.side: Queue = self.main
 
     def host(self, nbytes: int) -> Tensor:
         return torch.empty(nbytes, dtype=torch.uint8)

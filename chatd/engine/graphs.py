@@ -1,8 +1,8 @@
 """Decode steps as captured graphs: one for each of a few batch sizes, over inputs at fixed addresses.
 
-A step with fewer rows than its graph is padded with rows of one token whose only page is the scratch page. Lengths
-are read on the device and the split of keys is that of the context length, so a graph serves every step of
-its size.
+A step with fewer rows than its graph is padded with rows of one token whose only page is the scratch page.
+Lengths are read on the device and keys are split as the context length wants it, so a graph serves every
+step of its size.
 """
 
 from bisect import bisect_left
@@ -59,10 +59,24 @@ class DecodeGraphs:
 
     def capture(self, progress: Callable[[float, str], None]) -> None:
         """All sizes, the largest first: the others find room in its memory."""
+        stage = Stage(self._device)
         for i, size in enumerate(reversed(self.sizes)):
             progress(i / len(self.sizes), f"capturing decode steps, graph {i + 1} of {len(self.sizes)}")
-            self._device.main.run(self._inputs.clear)
+            self._pad(size, stage)
             self._replays[size] = self._device.capture(self._step(size))
+
+    def _pad(self, size: int, stage: Stage) -> None:
+        """Inputs of a step without rows: what runs to capture it touches the scratch page only."""
+        numbers = stage.place(self._inputs.numbers(size, (), {}, self._pool.page_size))
+        table = stage.place(np.full((size, self._max_pages), self._pool.scratch_page, np.int32))
+
+        def load() -> None:
+            stage.upload()
+            self._inputs.load(numbers, table)
+
+        self._device.main.run(load)
+        self._device.main.mark().wait()
+        stage.clear()
 
     def size_for(self, rows: Sequence[StepRow]) -> int | None:
         """The graph that serves ``rows``; None if they are no pure decode step, or too many or too long."""
@@ -75,7 +89,7 @@ class DecodeGraphs:
     def prepare(
         self, size: int, rows: Sequence[StepRow], sampled: Mapping[Rid, int], stage: Stage
     ) -> Callable[[], Tensor]:
-        """Place the inputs; the answer is work of the main queue and gives ``[rows, hidden]`` for the head."""
+        """Place the inputs. The answer is work of the main queue: ``[rows, hidden]`` for the head."""
         inputs = self._inputs
         numbers = stage.place(inputs.numbers(size, rows, sampled, self._pool.page_size))
         table = stage.place(inputs.table(size, rows, self._pool.page_size))
@@ -117,11 +131,6 @@ class _Inputs:
 
     def views(self, size: int) -> tuple[Tensor, Tensor]:
         return self._numbers[: 6 * size].view(6, size), self._table[:size]
-
-    def clear(self) -> None:
-        """Rows without KV, whose own slot is in the scratch page, whatever the size."""
-        self._numbers.zero_()
-        self._table.fill_(self._scratch_page)
 
     def load(self, numbers: Tensor, table: Tensor) -> None:
         size = numbers.shape[1]

@@ -53,7 +53,7 @@ class BlockBuffer:
 
     @property
     def view(self) -> memoryview:
-        return memoryview(self.block.host.numpy()).cast("B")
+        return self.block.host.numpy().data.cast("B")
 
     def release(self) -> None:
         # Popping is atomic: of two threads one finds nothing.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,9 +66,7 @@ class TorchRunner:
     ) -> list[int]:
         """From now on steps that only decode run as graphs of these sizes. Takes seconds on a GPU."""
         assert max_running <= MAX_SAMPLED
-        graphs = DecodeGraphs(
-            self._device, self._decoder, self.pool, self._ids, max_running, context_length
-        )
+        graphs = DecodeGraphs(self._device, self._decoder, self.pool, self._ids, max_running, context_length)
         graphs.capture(progress)
         self._graphs = graphs
         return graphs.sizes
@@ -75,7 +74,7 @@ class TorchRunner:
     def warm_up(self, step_tokens: int, max_running: int, context_length: int) -> None:
         """Run the largest step there can be, and a pure decode, over the scratch page alone.
 
-        So memory that is short and kernels that do not compile show now, and the first user waits for neither.
+        Memory that is short and kernels that do not compile show now, and no user waits for a compiler.
         """
         for tokens in (step_tokens, max_running):
             lens = [1] * min(max_running, tokens)
@@ -137,8 +136,6 @@ class TorchRunner:
 
 
 def _selected(hidden: Callable[[], Tensor], lines: list[int], stage: Stage) -> Callable[[], Tensor]:
-    import numpy as np
-
     at = stage.place(np.array(lines, np.int64))
     return lambda: hidden().index_select(0, at)
 
@@ -148,15 +145,17 @@ class _StepFlight:
 
     def __init__(self, mark: Mark, stage: Stage, order: list[int], stages: list[Stage]) -> None:
         self._mark = mark
-        self._stage = stage
+        self._stage: Stage | None = stage
         self._order = order
         self._stages = stages
+        self._ids: list[int] = []
 
     def wait(self) -> list[int]:
         self._mark.wait()
-        ids = self._stage.ids(len(self._order)).tolist()
-        self._stage.clear()
-        self._stages.append(self._stage)
-        if self._order == sorted(self._order):
-            return ids
-        return [token for _, token in sorted(zip(self._order, ids, strict=True))]
+        if self._stage is not None:
+            ids = self._stage.ids(len(self._order)).tolist()
+            self._ids = [token for _, token in sorted(zip(self._order, ids, strict=True))]
+            self._stage.clear()
+            self._stages.append(self._stage)
+            self._stage = None
+        return self._ids

@@ -10,7 +10,11 @@ from chatd.engine.device import Device, copy_bytes
 
 CHUNK_BYTES = 1 << 20
 ALIGN_BYTES = 16
-_TYPES = {np.dtype(np.int64): torch.int64, np.dtype(np.int32): torch.int32, np.dtype(np.float32): torch.float32}
+_TYPES = {
+    np.dtype(np.int64): torch.int64,
+    np.dtype(np.int32): torch.int32,
+    np.dtype(np.float32): torch.float32,
+}
 
 
 class _Chunk:

@@ -22,6 +22,10 @@ class Decoder:
 
     def forward(self, batch: ForwardBatch, pool: KVPool) -> Tensor:
         """Store the KV of the batch's tokens in ``pool``; logits ``[s, vocab]`` of ``batch.sample_at``."""
+        return self.weights.head(self.hidden(batch, pool))
+
+    def hidden(self, batch: ForwardBatch, pool: KVPool) -> Tensor:
+        """As `forward`, up to what the head takes: ``[s, hidden]``."""
         w, ops, eps = self.weights, self.ops, self.config.norm_eps
         rotate = rotation(w.inverse_frequencies, batch.positions)
         plans = self._plan(batch, pool)
@@ -35,7 +39,7 @@ class Decoder:
                 x = ops.add_rms_norm(x, residual, w.layers[i + 1].attn_norm, eps)
         # The last norm and the head, a quarter of the weights, only where a token is wanted.
         wanted = residual.index_select(0, batch.sample_at)
-        return w.head(ops.add_rms_norm(x.index_select(0, batch.sample_at), wanted, w.output_norm, eps))
+        return ops.add_rms_norm(x.index_select(0, batch.sample_at), wanted, w.output_norm, eps)
 
     def _plan(self, batch: ForwardBatch, pool: KVPool) -> tuple[DecodePlan | None, ExtendPlan | None]:
         kv = pool.layers[0]

@@ -1,5 +1,6 @@
 """The page pool's bytes: one contiguous record a page, so that spilling or restoring a page is one copy."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -32,10 +33,19 @@ class PagePool:
 
 
 def record_bytes(layers: int, kv_heads: int, page_size: int, dim: int, dtype: torch.dtype) -> int:
-    """Bytes of a page: planes, scales, and padding up to the alignment."""
-    rows = layers * 2 * kv_heads * page_size
-    used = rows * (dim * dtype.itemsize + (SCALE_BYTES if dtype == torch.int8 else 0))
-    return -(-used // RECORD_ALIGN_BYTES) * RECORD_ALIGN_BYTES
+    """Bytes of a page: planes, scales, and padding up to the alignment.
+
+    Without scales a whole number of planes too, so that heads of all pages are rows of one matrix.
+    """
+    plane = page_size * token_bytes(1, dim, dtype) // 2
+    used = layers * 2 * kv_heads * plane
+    step = RECORD_ALIGN_BYTES if dtype == torch.int8 else math.lcm(RECORD_ALIGN_BYTES, plane)
+    return -(-used // step) * step
+
+
+def token_bytes(kv_heads: int, dim: int, dtype: torch.dtype) -> int:
+    """K and V of one token in one layer, scales included."""
+    return 2 * kv_heads * (dim * dtype.itemsize + (SCALE_BYTES if dtype == torch.int8 else 0))
 
 
 def page_pool(

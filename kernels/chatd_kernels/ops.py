@@ -114,6 +114,8 @@ class Ops(Protocol):
     """Outputs are fresh tensors in the dtype of the first argument unless said otherwise."""
 
     name: str
+    captures: bool
+    """Operations read nothing back from the device, so that a step can be captured in a graph."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / sqrt(mean(x^2) + eps) * weight over the last dimension, float32 inside. x ``[n, hidden]``."""
@@ -177,8 +179,8 @@ class Ops(Protocol):
         """
         ...
 
-    def gather_pages(self, pool: Tensor, pages: Tensor) -> Tensor:
-        """Records of ``pages`` (int64 ``[m]``) as one contiguous tensor ``[m, ...]``.
+    def gather_pages(self, pool: Tensor, pages: Tensor, out: Tensor | None = None) -> Tensor:
+        """Records of ``pages`` (int64 ``[m]``) as one contiguous tensor ``[m, ...]``: ``out``, if given.
 
         pool ``[num_pages, ...]``, contiguous within a page: K and V planes, or the bytes of whole records
         (`layout.PagePool.raw`), scales included.

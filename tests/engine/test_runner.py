@@ -13,7 +13,7 @@ from chatd.engine.plan import BAD_ROW, PageCopy, StepPlan, StepRow
 from chatd.engine.sampling import logit_edits
 from chatd.ids import Rid
 from chatd.model.weights import Weights
-from tests.support.driving import CPU, GREEDY, Driver, weights_of
+from tests.support.driving import GREEDY, Driver, weights_of
 from tests.support.tiny_models import write_folder
 
 DRAWN = SamplingParams(temperature=1.0, top_p=0.95, seed=42)
@@ -71,7 +71,7 @@ def test_a_batch_lays_out_decodes_first_and_every_token_in_its_slot() -> None:
         StepRow(Rid("b"), ids, 8, 1, [3, 2, 1], True, 40, GREEDY),
         StepRow(Rid("c"), ids, 0, 3, [5], True, 40, GREEDY),
     ]
-    batch, sampling = build_batch(rows, 4, CPU)
+    batch, sampling = build_batch(rows, 4, torch.from_numpy)
     assert sampling == [1, 2]
     assert batch.decode_len == 1
     assert batch.tokens.tolist() == [108, 104, 105, 106, 107, 108, 109, 100, 101, 102]
@@ -122,7 +122,7 @@ def test_k1_one_bad_row_leaves_the_others_as_they_were(weights: Weights) -> None
     for step in range(1, 8):
         if step == 5:
             page = driver.row(1, prompts[1], 0, 1).pages[0]
-            driver.pool.tensor[page, 1, 1, :, 3] = torch.nan
+            driver.pool.planes[page, 1, 1, :, 3] = torch.nan
         known = [[*p, *a] for p, a in zip(prompts, answers, strict=True)]
         rows = [driver.row(i, ids, len(ids) - 1, 1) for i, ids in enumerate(known)]
         for i, token in enumerate(driver.runner.launch(StepPlan([], rows)).wait()):
@@ -158,7 +158,7 @@ def test_j3_seeds_separate(weights: Weights) -> None:
 
 
 def edited(row: StepRow) -> dict[int, tuple[float, float]]:
-    edits = logit_edits([row], 300, CPU)
+    edits = logit_edits([row], 300, torch.from_numpy)
     if edits is None:
         return {}
     columns = (edits.tokens.tolist(), edits.repetition.tolist(), edits.offset.tolist())

@@ -7,12 +7,13 @@ from pathlib import Path
 import torch
 
 from chatd.engine.batch import build_batch
+from chatd.engine.device import Device
 from chatd.engine.messages import SamplingParams
 from chatd.engine.plan import StepPlan, StepRow
 from chatd.engine.runner import TorchRunner
 from chatd.ids import Rid
 from chatd.model.decoder import Decoder
-from chatd.model.kv_pool import KVPool, bytes_per_token, plan_pages
+from chatd.model.kv_pool import KVPool, page_bytes, plan_pages
 from chatd.model.load import load_weights, open_model
 from chatd.model.weights import Weights
 from chatd_kernels import load_backend
@@ -25,24 +26,43 @@ def weights_of(path: Path, dtype: torch.dtype = torch.float32) -> Weights:
     return load_weights(open_model(path), dtype=dtype, device=CPU)
 
 
-def pool_of(weights: Weights, tokens: int, page_size: int = 16) -> KVPool:
+def pool_of(
+    weights: Weights, tokens: int, page_size: int = 16, kv_dtype: torch.dtype | None = None
+) -> KVPool:
     """Room for ``tokens``, filled with NaN: whatever is read before it is written shows."""
-    per_token = bytes_per_token(weights.config, weights.dtype)
+    dtype = weights.dtype if kv_dtype is None else kv_dtype
     pages = -(-tokens // page_size)
-    plan = plan_pages(weights.config, weights.dtype, page_size, pages * page_size * per_token)
-    pool = KVPool(weights.config, plan, weights.dtype, CPU)
-    pool.tensor.fill_(torch.nan)
+    plan = plan_pages(weights.config, dtype, page_size, pages * page_bytes(weights.config, dtype, page_size))
+    pool = KVPool(weights.config, plan, dtype, CPU)
+    poison(pool)
     return pool
+
+
+def poison(pool: KVPool) -> None:
+    """NaN in every slot: in its scales, where it has some."""
+    if pool.scales is not None:
+        pool.scales.fill_(torch.nan)
+    else:
+        pool.planes.fill_(torch.nan)
 
 
 class Driver:
     """Requests on a fresh pool, each with ``max_len`` tokens of room."""
 
-    def __init__(self, weights: Weights, rows: int, max_len: int, page_size: int = 16) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        rows: int,
+        max_len: int,
+        page_size: int = 16,
+        *,
+        kv_dtype: torch.dtype | None = None,
+        device: Device | None = None,
+    ) -> None:
         self.pages_per_row = -(-max_len // page_size)
-        self.pool = pool_of(weights, rows * self.pages_per_row * page_size, page_size)
+        self.pool = pool_of(weights, rows * self.pages_per_row * page_size, page_size, kv_dtype)
         self.decoder = Decoder(weights, load_backend("reference"))
-        self.runner = TorchRunner(weights, self.pool, load_backend("reference"))
+        self.runner = TorchRunner(weights, self.pool, load_backend("reference"), device)
 
     def row(
         self,
@@ -86,5 +106,7 @@ class Driver:
     def logits(self, i: int, ids: Sequence[int], start: int, extend_len: int) -> torch.Tensor:
         """float32 ``[extend_len, vocab]`` of the step's every token."""
         with torch.inference_mode():
-            batch, _ = build_batch([self.row(i, ids, start, extend_len)], self.pool.page_size, CPU)
+            batch, _ = build_batch(
+                [self.row(i, ids, start, extend_len)], self.pool.page_size, torch.from_numpy
+            )
             return self.decoder.forward(replace(batch, sample_at=torch.arange(extend_len)), self.pool).float()

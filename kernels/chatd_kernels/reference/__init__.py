@@ -1,5 +1,6 @@
 """Plain torch: the specification of every operation, and good enough to serve from a CPU."""
 
+import torch
 from torch import Tensor
 
 from chatd_kernels.ops import (
@@ -18,6 +19,7 @@ class ReferenceOps:
     """`chatd_kernels.ops.Ops` on any torch device."""
 
     name = "reference"
+    captures = False
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return norms.rms_norm(x, weight, eps)
@@ -56,8 +58,8 @@ class ReferenceOps:
     def copy_slots(self, pool: Tensor, src: int, dst: int, slots: int, scales: Tensor | None = None) -> None:
         pages.copy_slots(pool, src, dst, slots, scales)
 
-    def gather_pages(self, pool: Tensor, pages_: Tensor) -> Tensor:
-        return pool.index_select(0, pages_)
+    def gather_pages(self, pool: Tensor, pages_: Tensor, out: Tensor | None = None) -> Tensor:
+        return torch.index_select(pool, 0, pages_, out=out)
 
     def scatter_pages(self, pool: Tensor, pages_: Tensor, records: Tensor) -> None:
         pool.index_copy_(0, pages_, records)

@@ -23,6 +23,7 @@ class TritonOps:
     """`chatd_kernels.ops.Ops`. ``launch`` and ``target`` are given by who compiles without a GPU."""
 
     name = "triton"
+    captures = True
 
     def __init__(self, target: Target | None = None, launch: Launcher = run) -> None:
         self._target = current_target() if target is None else target
@@ -67,8 +68,8 @@ class TritonOps:
     def copy_slots(self, pool: Tensor, src: int, dst: int, slots: int, scales: Tensor | None = None) -> None:
         pages.copy_slots(self._launch, pool, src, dst, slots, scales)
 
-    def gather_pages(self, pool: Tensor, pages_: Tensor) -> Tensor:
-        return pages.gather_pages(self._launch, pool, pages_)
+    def gather_pages(self, pool: Tensor, pages_: Tensor, out: Tensor | None = None) -> Tensor:
+        return pages.gather_pages(self._launch, pool, pages_, out)
 
     def scatter_pages(self, pool: Tensor, pages_: Tensor, records: Tensor) -> None:
         pages.scatter_pages(self._launch, pool, pages_, records)

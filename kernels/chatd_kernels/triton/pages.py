@@ -91,8 +91,11 @@ def copy_slots(launch: Launcher, pool: Tensor, src: int, dst: int, slots: int, s
     )
 
 
-def gather_pages(launch: Launcher, pool: Tensor, pages: Tensor) -> Tensor:
-    records = torch.empty(len(pages), *pool.shape[1:], dtype=pool.dtype, device=pool.device)
+def gather_pages(launch: Launcher, pool: Tensor, pages: Tensor, out: Tensor | None) -> Tensor:
+    shape = (len(pages), *pool.shape[1:])
+    records = torch.empty(shape, dtype=pool.dtype, device=pool.device) if out is None else out
+    assert records.shape == shape
+    assert records.is_contiguous()
     _move(launch, pool, pages, records, scatter=False)
     return records
 
