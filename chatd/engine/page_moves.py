@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from chatd.cache.block_tier import BLOCK_LEN
 from chatd.engine.device import Device, Mark, copy_bytes
@@ -30,13 +31,27 @@ class _Block:
     def __init__(self, device: Device, pages: int, page_bytes: int) -> None:
         self.host = device.host(pages * page_bytes)
         self.staging = device.mirror(self.host)
-        self.records = self.staging.view(pages, page_bytes)
-        self.numbers_host = device.host(8 * pages)
-        self.numbers_staging = device.mirror(self.numbers_host)
-        self.numbers = self.numbers_staging.view(torch.int64)
+        self._numbers_host = device.host(8 * pages)
+        self._numbers = device.mirror(self._numbers_host)
+        self._pages = pages
 
-    def set_numbers(self, pages: Sequence[int]) -> None:
-        self.numbers_host.view(torch.int64)[:] = torch.tensor(pages)
+    def host_records(self, skip: int, count: int) -> Tensor:
+        return self.host.view(self._pages, -1)[skip : skip + count]
+
+    def records(self, skip: int, count: int) -> Tensor:
+        return self.staging.view(self._pages, -1)[skip : skip + count]
+
+    def numbers(self, pages: Sequence[int]) -> Callable[[], Tensor]:
+        """Work that gives the numbers on the device."""
+        source = self._numbers_host[: 8 * len(pages)]
+        target = self._numbers[: 8 * len(pages)]
+        source.view(torch.int64).copy_(torch.tensor(pages))
+
+        def upload() -> Tensor:
+            copy_bytes(source, target)
+            return target.view(torch.int64)
+
+        return upload
 
 
 class BlockBuffer:
@@ -113,12 +128,11 @@ class PageMoves:
         return tickets
 
     def _spill(self, spill: PageSpill, block: _Block) -> None:
-        device = self._device
-        block.set_numbers(spill.pages)
+        device, numbers = self._device, block.numbers(spill.pages)
+        records = block.records(0, len(spill.pages))
 
         def gather() -> None:
-            copy_bytes(block.numbers_host, block.numbers_staging)
-            self._ops.gather_pages(self._raw, block.numbers, block.records)
+            self._ops.gather_pages(self._raw, numbers(), records)
 
         device.main.run(gather)
         device.side.follow(device.main.mark())
@@ -126,12 +140,12 @@ class PageMoves:
         self._under_way.append((spill.ticket, device.side.mark()))
 
     def _restore(self, restore: PageRestore, block: _Block) -> None:
-        block.set_numbers(restore.pages)
+        numbers, count = block.numbers(restore.pages), len(restore.pages)
+        source, records = block.host_records(restore.skip, count), block.records(restore.skip, count)
 
         def scatter() -> None:
-            copy_bytes(block.numbers_host, block.numbers_staging)
-            copy_bytes(block.host, block.staging)
-            self._ops.scatter_pages(self._raw, block.numbers, block.records)
+            copy_bytes(source, records)
+            self._ops.scatter_pages(self._raw, numbers(), records)
 
         self._device.side.run(scatter)
         self._under_way.append((restore.ticket, self._device.side.mark()))
