@@ -33,6 +33,10 @@ class Rules:
     def is_pinned(self, key: bytes) -> bool:
         return key in self._pinned
 
+    def pinned(self) -> list[bytes]:
+        """All keys that are pinned. From any thread: the counter is replaced, never changed."""
+        return list(self._pinned)
+
     def ttl(self, namespace: Namespace) -> float:
         """Seconds; infinite if it has none."""
         return self.ttls.get(namespace, self.default_ttl)
@@ -45,14 +49,13 @@ class Rules:
         """Pin these under ``name``, in place of what was pinned under it."""
         self.unpin(name)
         self.pins[name] = frozenset(keys)
-        self._pinned.update(self.pins[name])
+        self._pinned = self._pinned + Counter(self.pins[name])
         self.saved = False
 
     def unpin(self, name: str) -> frozenset[bytes]:
         """The keys that were pinned under ``name``; some may still be under another."""
         keys = self.pins.pop(name, frozenset())
-        self._pinned.subtract(keys)
-        self._pinned = +self._pinned
+        self._pinned = self._pinned - Counter(keys)
         self.saved = False
         return keys
 

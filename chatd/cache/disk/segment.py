@@ -20,32 +20,36 @@ MOST_SLOTS = 2048
 
 SUFFIX = ".seg"
 _MAGIC = b"chatdSG\n"
-_LABEL = struct.Struct(f"<8sIIQQ{KEY_BYTES}s")
+_LABEL = struct.Struct(f"<8sIIQ{KEY_BYTES}s")
 _PAGE = 4096
 
 
 class Label(NamedTuple):
-    """``number`` is in the file's name too: a file under another's name is not what it says it is."""
+    """What is the same for all of a file's records. The file's name means nothing: it may be renamed."""
 
-    number: int
     fingerprint: bytes
     body_len: int
     slots: int
 
     def pack(self) -> bytes:
         """512 bytes."""
-        fields = _LABEL.pack(_MAGIC, FORMAT_VERSION, self.slots, self.number, self.body_len, self.fingerprint)
+        fields = _LABEL.pack(_MAGIC, FORMAT_VERSION, self.slots, self.body_len, self.fingerprint)
         padded = fields.ljust(HEADER_BYTES - SUM_BYTES, b"\0")
         return padded + checksum(padded)
 
 
+def is_whole(data: Bytes) -> bool:
+    """Whether this is a label, of whatever format, as it was written."""
+    return len(data) == HEADER_BYTES and checksum(data[:-SUM_BYTES]) == data[-SUM_BYTES:]
+
+
 def unpack_label(data: Bytes) -> Label | None:
     """None if these bytes are not the label of a segment of this format."""
-    if len(data) != HEADER_BYTES or checksum(data[:-SUM_BYTES]) != data[-SUM_BYTES:]:
+    if not is_whole(data):
         return None
-    magic, version, slots, number, body_len, fingerprint = _LABEL.unpack_from(data)
+    magic, version, slots, body_len, fingerprint = _LABEL.unpack_from(data)
     is_ours = magic == _MAGIC and version == FORMAT_VERSION and slots > 0 and body_len > 0
-    return Label(number, fingerprint, body_len, slots) if is_ours else None
+    return Label(fingerprint, body_len, slots) if is_ours else None
 
 
 def slots_for(body_len: int, quota_bytes: int) -> int:
@@ -62,6 +66,7 @@ class Segment:
     hold records, and the rest is out of use: the disk did not take what was written there.
     """
 
+    number: int
     label: Label
     used: int = 0
     live: int = 0
@@ -84,7 +89,7 @@ class Segment:
 
     @property
     def name(self) -> str:
-        return file_name(self.label.number)
+        return file_name(self.number)
 
     def body_at(self, slot: int) -> int:
         return self.bodies_at + slot * self.label.body_len
@@ -101,3 +106,9 @@ def header_at(slot: int) -> int:
 
 def file_name(number: int) -> str:
     return f"{number:08d}{SUFFIX}"
+
+
+def number_of(name: str) -> int | None:
+    """The inverse; None for names of other files."""
+    stem = name.removesuffix(SUFFIX)
+    return int(stem) if name.endswith(SUFFIX) and stem.isdecimal() and name == file_name(int(stem)) else None

@@ -28,6 +28,8 @@ class SegmentFolder:
         self.folder = folder
         self.segments: dict[int, Segment] = {}
         self.nbytes = 0
+        self.last_number = 0
+        """No file has a higher one; none is used twice in a run."""
         self._open: OrderedDict[int, int] = OrderedDict()
         self._new_names = False
         self._undead: list[Place] = []
@@ -36,9 +38,9 @@ class SegmentFolder:
 
     def create(self, fingerprint: bytes, body_len: int, slots: int) -> Segment:
         """A new segment without a body. Raises `OSError`, and then there is no file."""
-        number = max(self.segments, default=0) + 1
-        label = Label(number, fingerprint, body_len, slots)
-        segment = Segment(label, synced=False)
+        self.last_number += 1
+        label = Label(fingerprint, body_len, slots)
+        segment = Segment(self.last_number, label, synced=False)
         path = self.folder / segment.name
         fd = self._files.open(path, create=True)
         try:
@@ -48,23 +50,23 @@ class SegmentFolder:
             self._files.close(fd)
             self._unlink(path)
             raise
-        self._keep_open(number, fd)
+        self._keep_open(segment.number, fd)
         self._new_names = True
         self.adopt(segment)
         return segment
 
     def adopt(self, segment: Segment) -> None:
         """Count a segment whose file is there."""
-        self.segments[segment.label.number] = segment
+        self.segments[segment.number] = segment
         self.nbytes += segment.nbytes
 
     def drop(self, segment: Segment) -> None:
         """Remove the file with all that it holds. Raises `OSError`, and then it is all still there."""
         self._files.unlink(self.folder / segment.name)
         self._new_names = True
-        del self.segments[segment.label.number]
+        del self.segments[segment.number]
         self.nbytes -= segment.nbytes
-        fd = self._open.pop(segment.label.number, None)
+        fd = self._open.pop(segment.number, None)
         if fd is not None:
             self._files.close(fd)
 
@@ -135,7 +137,7 @@ class SegmentFolder:
         """Remove what could not be removed before."""
         undead, self._undead = self._undead, []
         for segment, slot in undead:
-            if self.segments.get(segment.label.number) is segment:
+            if self.segments.get(segment.number) is segment:
                 self._bury(segment, slot)
 
     @property
@@ -161,15 +163,19 @@ class SegmentFolder:
         finally:
             self._files.close(fd)
 
-    def cut(self, segment: Segment, used: int, *, known: bool = True) -> None:
-        """Cut off what is right of slot ``used - 1``, where no live record may be. Raises `OSError`.
+    def blank(self, segment: Segment, slot: int) -> None:
+        """Empty the header of a slot that holds none, so that it is not taken for a damaged one again."""
+        if slot < segment.used:
+            segment.free.remove(slot)
+            self._bury(segment, slot)
+            return
+        self._files.write(self._fd(segment), DEAD_HEADER, header_at(slot))
 
-        ``known`` False: at start, when the length of the file is not what ``segment`` says.
-        """
+    def cut(self, segment: Segment, used: int) -> None:
+        """Cut off what is right of slot ``used - 1``, where no live record may be. Raises `OSError`."""
         shorter = segment.bodies_at + used * segment.label.body_len
         self._files.truncate(self._fd(segment), shorter)
-        if known:
-            self.nbytes -= segment.nbytes - shorter
+        self.nbytes -= segment.nbytes - shorter
         segment.used = used
         segment.free = [slot for slot in segment.free if slot < used]
         segment.synced = False
@@ -203,7 +209,7 @@ class SegmentFolder:
     # -- descriptors
 
     def _fd(self, segment: Segment) -> int:
-        number = segment.label.number
+        number = segment.number
         fd = self._open.get(number)
         if fd is None:
             fd = self._files.open(self.folder / segment.name)

@@ -148,10 +148,10 @@ class Store:
 
     def _forget(self, keys: list[bytes]) -> None:
         for key in reversed(keys):
-            if self.index.children(key) or self.rules.is_pinned(key):
-                return
             entry = self.index.get(key)
-            if entry is not None:
+            if self.index.children(key) or (entry and self.rules.is_pinned(key)):
+                return
+            if entry:
                 self.remove(entry, "removed")
 
     def clear(self, namespace: Namespace | None) -> int:
@@ -172,7 +172,7 @@ class Store:
         """A segment of which nothing stays goes as one file."""
         groups: dict[int, list[Entry]] = {}
         for entry in entries:
-            groups.setdefault(entry.segment.label.number, []).append(entry)
+            groups.setdefault(entry.segment.number, []).append(entry)
         for number, group in groups.items():
             segment = self.folder.segments[number]
             if segment.live > len(group) or not self._drop(segment, group, why):
@@ -276,12 +276,12 @@ class Store:
 
         They go whole: their slots are of no use to us. Pins are for the model that runs.
         """
-        used = {one.label.number: -math.inf for one in self.folder.segments.values() if not self.own(one)}
+        used = {one.number: -math.inf for one in self.folder.segments.values() if not self.own(one)}
         if not used:
             return False
-        entries = [one for one in self.index.entries() if one.segment.label.number in used]
+        entries = [one for one in self.index.entries() if one.segment.number in used]
         for entry in entries:
-            number = entry.segment.label.number
+            number = entry.segment.number
             used[number] = max(used[number], entry.last_used)
         for number in sorted(used, key=lambda number: used[number]):
             segment = self.folder.segments[number]

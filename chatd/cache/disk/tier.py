@@ -174,15 +174,14 @@ class DiskTier:
 
     def stats(self) -> TierStats:
         store = self._store
-        entries = store.index.entries()
-        own = sum(one.segment.label.fingerprint == store.keys.fingerprint for one in entries)
+        segments = list(store.folder.segments.values())
         return TierStats(
-            blocks=own,
-            foreign_blocks=len(entries) - own,
-            pinned_blocks=sum(store.rules.is_pinned(one.key) for one in entries),
+            blocks=sum(one.live for one in segments if store.own(one)),
+            foreign_blocks=sum(one.live for one in segments if not store.own(one)),
+            pinned_blocks=sum(store.index.get(key) is not None for key in store.rules.pinned()),
             nbytes=store.folder.nbytes,
             quota_bytes=store.quota_bytes,
-            segments=len(store.folder.segments),
+            segments=len(segments),
             block_bytes=store.body_len,
             queued_reads=self._jobs.reads,
             queued_writes=self._jobs.writes,

@@ -33,7 +33,7 @@ class Checked:
 
 def verify(store: Store, run: Callable[[Callable[[], Damage | None]], Damage | None]) -> Iterator[Checked]:
     """Check every record that is stored now, by ``run``, which carries a check out where it may be."""
-    entries = sorted(store.index.entries(), key=lambda one: (one.segment.label.number, one.slot))
+    entries = sorted(store.index.entries(), key=lambda one: (one.segment.number, one.slot))
     nbytes = 0
     for done, entry in enumerate(entries, 1):
         damage = run(partial(check, store, entry))
