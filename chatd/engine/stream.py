@@ -1,8 +1,8 @@
 """TokenStream: what one reader of one response has not taken yet, in one slot.
 
 The producer (the hub, on the event loop) calls `put` and never waits; the one consumer calls `get`.
-The slot holds at most one event of each kind: a newer position or prefill replaces the older one,
-neighbouring deltas become one. A reader that stalls therefore costs one slot of at most
+The slot holds at most one event of each kind: a newer status (queued, restoring, prefill) replaces the
+older one, neighbouring deltas become one. A reader that stalls therefore costs one slot of at most
 `MAX_HELD_CHARS` characters; beyond that the text is let go and read back from the store when
 the reader returns. The same path serves a reader that comes late: it starts behind, and
 catches up from the store before it goes live.
@@ -35,6 +35,14 @@ class QueuedEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class RestoringEvent:
+    """``done`` of ``total`` tokens of the prompt have come back from disk."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class PrefillEvent:
     """The prompt's buckets (they sum to ``total``), and how many of its tokens have KV by now."""
 
@@ -62,7 +70,7 @@ class Ended(Generic[RecordT]):
     last_seq: int
 
 
-StreamEvent = QueuedEvent | PrefillEvent | Delta | Ended[RecordT]
+StreamEvent = QueuedEvent | RestoringEvent | PrefillEvent | Delta | Ended[RecordT]
 
 
 class EndOfStream(Exception):
@@ -97,7 +105,7 @@ class TokenStream(Generic[RecordT]):
         self._on_taken = on_taken
         self._on_close = on_close
         self._max_held_chars = max_held_chars
-        self._queued: QueuedEvent | None = None
+        self._waiting: QueuedEvent | RestoringEvent | None = None
         self._prefill: PrefillEvent | None = None
         self._delta: Delta | None = None
         self._ended: Ended[RecordT] | None = None
@@ -123,10 +131,10 @@ class TokenStream(Generic[RecordT]):
         if self._done or self._ended is not None:
             return
         match event:
-            case QueuedEvent():
-                self._queued = event
+            case QueuedEvent() | RestoringEvent():
+                self._waiting = event
             case PrefillEvent():
-                self._queued = None
+                self._waiting = None
                 self._prefill = event
             case Delta():
                 self._put_delta(event)
@@ -136,7 +144,7 @@ class TokenStream(Generic[RecordT]):
         self._ready.set()
 
     async def get(self) -> StreamEvent[RecordT]:
-        """The next event, in the order queued, prefill, text, ending.
+        """The next event, in the order queued or restoring, prefill, text, ending.
 
         For one consumer. Raises `EndOfStream` after the ending, and whatever reading the store
         raises while the reader is behind. Cancelled, it leaves the stream as it was: nothing is lost.
@@ -174,9 +182,9 @@ class TokenStream(Generic[RecordT]):
         self.known = max(self.known, delta.seq)
 
     def _take(self) -> StreamEvent[RecordT] | None:
-        status = self._queued or self._prefill
+        status = self._waiting or self._prefill
         if status is not None:
-            self._queued = None
+            self._waiting = None
             if isinstance(status, PrefillEvent):
                 self._prefill = None
             return status

@@ -1,9 +1,10 @@
 """What a chat service is made over: a loaded model with its engine, and the server's settings for it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from chatd.engine.messages import Submit
+from chatd.engine.messages import CacheCommand, Submit
 from chatd.ids import Rid
 from chatd.server.flush import FlushPace
 from chatd.text.chat_template import ChatTemplate
@@ -19,7 +20,37 @@ class EngineHandle(Protocol):
     def failure(self) -> BaseException | None: ...
     def submit(self, submit: Submit) -> None: ...
     def abort(self, rid: Rid) -> None: ...
+    def send(self, command: CacheCommand) -> None: ...
     def stalled_for(self) -> float: ...
+
+
+class DiskView(Protocol):
+    """What the operator may see of the disk tier. Each call may take a moment: not on the event loop."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Figures that can be written as JSON, by name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """What KV is made with. Two computations are comparable only if all of it is equal."""
+
+    kernels: str = ""
+    device: str = ""
+    weights: str = ""
+    kv: str = ""
+    page_size: int = 0
+
+    @property
+    def backend(self) -> str:
+        """As the ledger keeps it: `reference/cpu`."""
+        return f"{self.kernels}/{self.device}" if self.kernels else ""
+
+    @property
+    def text(self) -> str:
+        """As the ledger keeps it: `weights=bfloat16 kv=bfloat16 page=16`."""
+        return f"weights={self.weights} kv={self.kv} page={self.page_size}" if self.weights else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +64,8 @@ class Backend:
     context_length: int
     vocab_size: int
     temperature: float = 1.0
+    formats: Formats = Formats()
+    cache_on: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,13 @@
 """What a client may ask of `ChatService`, and what it is told at once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from chatd.ids import ConversationId, MessageId, ResponseId
+from chatd.server.protocol import Asking
+
+IdT = TypeVar("IdT")
 
 Kind = Literal["input", "edit", "regenerate", "continue"]
 
@@ -54,3 +57,20 @@ class Started:
     replay: bool
     dropped_turns: int = 0
     miss: str = ""
+
+
+def command_of(request: Asking) -> CreateCommand:
+    """A client's request, which has passed `Asking.check`."""
+
+    def id_or_none(value: str | None, kind: Callable[[str], IdT]) -> IdT | None:
+        return None if value is None else kind(value)
+
+    return CreateCommand(
+        kind=request.kind,
+        input=request.input or "",
+        idempotency_key=request.idempotency_key,
+        conversation_id=id_or_none(request.conversation_id, ConversationId),
+        parent_id=id_or_none(request.parent_id, MessageId),
+        target_id=id_or_none(request.target_id, MessageId),
+        params=request.params,
+    )

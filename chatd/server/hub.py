@@ -13,10 +13,19 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from chatd.engine.messages import EngineState, FinishReason, StepOutput
+from chatd.engine.messages import (
+    CacheDone,
+    CacheListing,
+    EngineState,
+    FinishReason,
+    Probed,
+    StepOutput,
+    Update,
+)
 from chatd.engine.stream import Delta, Ended
 from chatd.errors import ChatdError, InvalidParameter, NotFound
-from chatd.ids import Namespace, ResponseId, Rid
+from chatd.ids import ConversationId, Namespace, ResponseId, Rid
+from chatd.server.engine_calls import EngineCalls
 from chatd.server.flush import Flusher
 from chatd.server.live import LiveResponse, ResponseStream
 from chatd.store.records import ResponseRecord, StoredPiece
@@ -31,15 +40,20 @@ Taken = Delta | Ended[ResponseRecord]
 
 
 class Hub:
-    """``abort`` ends a request in the engine; it may be called for any rid at any time."""
+    """``abort`` ends a request in the engine; it may be called for any rid at any time. What the engine says
+    that is about no response goes to ``calls``."""
 
-    def __init__(self, store: Store, flusher: Flusher, abort: Callable[[Rid], None]) -> None:
+    def __init__(
+        self, store: Store, flusher: Flusher, calls: EngineCalls, abort: Callable[[Rid], None]
+    ) -> None:
         self.state = EngineState()
+        self._calls = calls
         self._store = store
         self._flusher = flusher
         self._abort = abort
         self._live: dict[ResponseId, LiveResponse] = {}
         self._reapers: dict[ResponseId, asyncio.TimerHandle] = {}
+        self._waiters: dict[ResponseId, list[asyncio.Event]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -61,6 +75,8 @@ class Hub:
         """It has ended, or never began. Idempotent."""
         self._live.pop(live.id, None)
         self._disarm(live)
+        for waiter in self._waiters.pop(live.id, ()):
+            waiter.set()
         if not self._live:
             self._idle.set()
 
@@ -72,6 +88,12 @@ class Hub:
             if live is not None:
                 live.apply(update)
                 self._flusher.changed(live)
+            else:
+                self._take(update)
+
+    def _take(self, update: Update) -> None:
+        if isinstance(update, Probed | CacheDone | CacheListing):
+            self._calls.take(update)
 
     def cancel(self, live: LiveResponse) -> None:
         """Ask the engine to end it. Its ending comes as any other does."""
@@ -121,6 +143,18 @@ class Hub:
             live.abandon(reason, error)
             if live.urgent:
                 self._flusher.changed(live)
+
+    def open_in(self, namespace: Namespace, conversation_id: ConversationId) -> list[LiveResponse]:
+        """Those that write in that conversation."""
+        mine = (live for live in self._live.values() if live.namespace == namespace)
+        return [live for live in mine if live.conversation_id == conversation_id]
+
+    async def gone(self, live: LiveResponse) -> None:
+        """Wait until its ending was published. Cancelled, it leaves nothing behind but a waiter's flag."""
+        if live.id in self._live:
+            ended = asyncio.Event()
+            self._waiters.setdefault(live.id, []).append(ended)
+            await ended.wait()
 
     async def idle(self) -> None:
         """Wait until nothing is open. Cancelled, it leaves nothing behind."""

@@ -7,7 +7,7 @@ rows for the store and as events for the readers. Rows say what the engine's cou
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, takewhile
 
 from chatd.engine.messages import (
     Finished,
@@ -15,13 +15,24 @@ from chatd.engine.messages import (
     Held,
     Piece,
     Prefill,
+    Probed,
     Progress,
     Queued,
+    Restoring,
     Update,
 )
-from chatd.engine.stream import Delta, Ended, PrefillEvent, QueuedEvent, StreamEvent, TokenStream
+from chatd.engine.stream import (
+    Delta,
+    Ended,
+    PrefillEvent,
+    QueuedEvent,
+    RestoringEvent,
+    StreamEvent,
+    TokenStream,
+)
 from chatd.errors import ChatdError
 from chatd.ids import ConversationId, Namespace, ResponseId, Rid
+from chatd.server.xray import Prediction, PromptFacts, explain, prediction_of, to_json
 from chatd.store.records import (
     AdmittedRow,
     EndedRow,
@@ -49,7 +60,7 @@ class News:
     """One response's share of a flush tick. ``delta`` is the text of ``pieces``."""
 
     live: "LiveResponse"
-    queued: QueuedEvent | None = None
+    waiting: QueuedEvent | RestoringEvent | None = None
     admitted: AdmittedRow | None = None
     prefill: PrefillEvent | None = None
     pieces: PieceRow | None = None
@@ -99,7 +110,8 @@ class LiveResponse:
     """From before its ledger row is opened to the publishing of its ending.
 
     ``grace_s`` is how long it goes on with nobody reading. ``clock`` gives Unix seconds, ``monotonic``
-    seconds for durations. ``published_seq`` is the last piece that is stored and was shown.
+    seconds for durations. ``facts`` is what is known of its prompt. ``published_seq`` is the last piece
+    that is stored and was shown.
     """
 
     def __init__(
@@ -108,6 +120,7 @@ class LiveResponse:
         namespace: Namespace,
         *,
         grace_s: float,
+        facts: PromptFacts,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
@@ -129,11 +142,14 @@ class LiveResponse:
         self._fresh = News(self)
         self._pieces: list[Piece] = []
         self._over = False
+        self._facts = facts
+        self._predicted: Prediction | None = None
         self._generated = 0
         self._stored_generated = 0
         self._token_counts: list[int] = []
+        self._visible_ids: list[int] = []
         self._prefill: PrefillEvent | None = None
-        self._shown: QueuedEvent | PrefillEvent | None = None
+        self._shown: QueuedEvent | RestoringEvent | PrefillEvent | None = None
 
     @property
     def urgent(self) -> bool:
@@ -152,14 +168,19 @@ class LiveResponse:
             case Piece():
                 self._pieces.append(update)
                 self._token_counts.append(update.generated)
+                self._visible_ids += update.token_ids
                 self._token(update.generated)
             case Held():
                 self._token(update.generated)
             case Progress():
                 if self._prefill is not None:
                     self._fresh.prefill = self._prefill = replace(self._prefill, done=update.done)
+            case Probed():
+                self._predicted = prediction_of(update)
             case Queued():
-                self._fresh.queued = QueuedEvent(update.position)
+                self._fresh.waiting = QueuedEvent(update.position)
+            case Restoring():
+                self._fresh.waiting = RestoringEvent(update.done, update.total)
             case Prefill():
                 self._admit(update)
             case Finished():
@@ -185,7 +206,7 @@ class LiveResponse:
 
     def publish(self, news: News) -> None:
         """Show the readers what is stored now, all but the ending."""
-        if (status := news.prefill or news.queued) is not None:
+        if (status := news.prefill or news.waiting) is not None:
             self._shown = status
             self._put(status)
         if (delta := news.delta) is not None:
@@ -220,7 +241,15 @@ class LiveResponse:
         self.admitted = True
         self._watch.admitted()
         buckets = (update.prompt_tokens, update.gpu_hit, update.disk_hit, update.computed)
-        self._fresh.admitted = AdmittedRow(self.id, *buckets, at=micros(self._clock()))
+        xray = explain(self._facts, update, self._predicted)
+        self._fresh.admitted = AdmittedRow(
+            self.id,
+            *buckets,
+            at=micros(self._clock()),
+            history_len=xray.history_len,
+            cause=xray.cause,
+            xray_json=to_json(xray),
+        )
         self._fresh.prefill = self._prefill = PrefillEvent(
             *buckets, done=update.prompt_tokens - update.computed
         )
@@ -240,7 +269,25 @@ class LiveResponse:
             preemptions=update.preemptions,
             recomputed=update.recomputed,
             timings=self._watch.ended(update.generated),
+            kv_len=self._kv_len(update),
         )
+
+    def _kv_len(self, ending: Finished) -> int:
+        """How far prompt and answer, by the ids that history keeps, have KV now.
+
+        The last sampled token has none. An ending that cut inside a token re-encoded what was left of it:
+        those ids never went through the model. Of a failed request nothing is kept.
+        """
+        if self._prefill is None or ending.reason is FinishReason.FAILED:
+            return 0
+        if not ending.generated:
+            return self._prefill.done
+        same = sum(1 for _ in takewhile(_are_equal, zip(ending.token_ids, self._visible_ids, strict=False)))
+        return self._prefill.total + min(same, ending.generated - 1)
+
+
+def _are_equal(pair: tuple[int, int]) -> bool:
+    return pair[0] == pair[1]
 
 
 def _row(response_id: ResponseId, pieces: list[Piece]) -> PieceRow:

@@ -3,7 +3,7 @@
 from dataclasses import asdict, fields
 from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
@@ -11,7 +11,10 @@ from starlette.routing import Mount, Route
 from chatd.engine.messages import EngineCounters
 from chatd.errors import InvalidParameter, NotFound
 from chatd.ids import ConversationId, ResponseId
+from chatd.server.commands import command_of
+from chatd.server.estimates import estimated_of
 from chatd.server.http import json_response, read_json
+from chatd.server.protocol import Asking, Key
 from chatd.server.report_views import report_of, verdict_of
 from chatd.server.state import AppState
 from chatd.server.views import brief_of, conversation_of, response_of
@@ -19,6 +22,7 @@ from chatd.store.records import RunCounters
 
 MAX_ID_CHARS = 128
 MOST_LISTED = 200
+HIDDEN = ("type", "idempotency_key")
 
 LimitT = TypeVar("LimitT", int, None)
 Title = Annotated[str, Meta(max_length=200)]
@@ -29,6 +33,12 @@ class NewConversation(Struct, frozen=True, forbid_unknown_fields=True):
 
     title: Title = ""
     system: str = ""
+
+
+class EstimateBody(Asking, frozen=True, kw_only=True, tag=False):
+    """As `cache.estimate`; the key may be left out."""
+
+    idempotency_key: Key = "estimate"
 
 
 class ConversationPatch(Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,9 +78,30 @@ async def rename_conversation(request: Request) -> Response:
 
 
 async def delete_conversation(request: Request) -> Response:
+    """What is being written there is cancelled; text and KV go (while the model loads: once it is here)."""
     state = _state(request)
-    await state.store.delete(state.namespace, _conversation_id(request))
+    owner = state.store if state.service is None else state.service
+    await owner.delete(state.namespace, _conversation_id(request))
     return Response(status_code=204)
+
+
+async def warm_conversation(request: Request) -> Response:
+    """A hint: 202, and whether it was taken."""
+    state = _state(request)
+    taken = state.warming.take(state.clock())
+    if taken:
+        await state.ready_service().cache.warm(state.namespace, _conversation_id(request))
+    return json_response({"accepted": taken}, 202)
+
+
+async def estimate(request: Request) -> Response:
+    """What `response.create` with this body would find; the answer is `cache.estimated` without its key."""
+    state = _state(request)
+    asked = await read_json(request, EstimateBody)
+    asked.check()
+    found = await state.ready_service().estimate(state.namespace, command_of(asked))
+    body = to_builtins(estimated_of(found, asked.idempotency_key))
+    return json_response({name: value for name, value in body.items() if name not in HIDDEN})
 
 
 async def read_response(request: Request) -> Response:
@@ -152,6 +183,8 @@ ROUTES = Mount(
         Route("/conversations/{id}", read_conversation, methods=["GET"]),
         Route("/conversations/{id}", rename_conversation, methods=["PATCH"]),
         Route("/conversations/{id}", delete_conversation, methods=["DELETE"]),
+        Route("/conversations/{id}/warm", warm_conversation, methods=["POST"]),
+        Route("/cache/estimate", estimate, methods=["POST"]),
         Route("/responses/{id}", read_response, methods=["GET"]),
         Route("/report", report, methods=["GET"]),
         Route("/report/verify", verify, methods=["GET"]),

@@ -15,6 +15,7 @@ from chatd.server.params import MAX_SEED, RequestParams, check_text, parse_param
 from chatd.server.prompt import Prompt, new_messages
 from chatd.server.turns import Place
 from chatd.server.views import history_of
+from chatd.server.xray import PromptFacts
 from chatd.store.records import BegunResponse, NewResponse
 
 
@@ -30,11 +31,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Where the answer goes, what its prompt is, and how many tokens it may have."""
+    """Where the answer goes, what its prompt is, how many tokens it may have, and what is known of it."""
 
     place: Place
     prompt: Prompt
     max_tokens: int
+    facts: PromptFacts
 
 
 def check_command(namespace: Namespace, command: CreateCommand, backend: Backend) -> Asked:
@@ -55,7 +57,7 @@ def check_command(namespace: Namespace, command: CreateCommand, backend: Backend
     return Asked(namespace, command, params, _digest(command))
 
 
-def new_response(response_id: ResponseId, asked: Asked, planned: Planned, model: str) -> NewResponse:
+def new_response(response_id: ResponseId, asked: Asked, planned: Planned, backend: Backend) -> NewResponse:
     """What the store opens."""
     place, prompt, command = planned.place, planned.prompt, asked.command
     return NewResponse(
@@ -68,11 +70,13 @@ def new_response(response_id: ResponseId, asked: Asked, planned: Planned, model:
         parent_id=None if place.continues else place.parent_id,
         new_messages=new_messages(asked.namespace, place, prompt),
         continues=place.parent_id if place.continues else None,
-        model=model,
+        model=backend.model_name,
         params_json=_params_json(asked.params, planned),
         prompt_len=len(prompt.ids),
         under_tip=place.under_tip,
         continued_ids=prompt.answer_ids if place.continues else None,
+        backend=backend.formats.backend,
+        formats=backend.formats.text,
     )
 
 

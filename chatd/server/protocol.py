@@ -25,6 +25,24 @@ Key = Annotated[str, Meta(min_length=1, max_length=200)]
 Seq = Annotated[int, Meta(ge=0, lt=1 << 53)]
 FinishReason = Literal["end", "stop", "length", "cancelled", "failed"]
 Kind = Literal["input", "edit", "regenerate", "continue"]
+Cause = Literal[
+    "last_token",
+    "cache_off",
+    "damaged",
+    "read_failed",
+    "recompute_cheaper",
+    "no_pages",
+    "model_changed",
+    "tier_off",
+    "below_block",
+    "restarted",
+    "evicted",
+    "truncated",
+    "template_rewrote",
+    "edited",
+    "new_text",
+]
+Tier = Literal["off", "nothing", "loaded", "cheaper", "damaged", "failed", "no_pages"]
 
 
 class ClientFrame(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"):
@@ -35,13 +53,9 @@ class SessionHello(ClientFrame, frozen=True, tag="session.hello"):
     """Ask for `session.created`. Optional; may be repeated, say after `not_ready`."""
 
 
-class ResponseCreate(ClientFrame, frozen=True, tag="response.create"):
-    """Ask for an answer: to a new ``input``, to an ``edit`` of a user message, to the same message once
-    more (``regenerate`` an assistant message), or ``continue`` an assistant message.
-
-    The same ``idempotency_key`` again names the same response. Without ``conversation_id`` a new
-    conversation is made; without ``parent_id`` the input goes under the conversation's tip.
-    """
+class Asking(ClientFrame, frozen=True):
+    """What an answer is asked with. Without ``conversation_id`` it goes into a new conversation; without
+    ``parent_id`` the input goes under the conversation's tip."""
 
     idempotency_key: Key
     input: str | None = None
@@ -84,6 +98,26 @@ class ResponseCreate(ClientFrame, frozen=True, tag="response.create"):
             raise InvalidParameter("parent_id needs conversation_id", param="parent_id")
 
 
+class ResponseCreate(Asking, frozen=True, tag="response.create"):
+    """Ask for an answer: to a new ``input``, to an ``edit`` of a user message, to the same message once
+    more (``regenerate`` an assistant message), or ``continue`` an assistant message.
+
+    The same ``idempotency_key`` again names the same response.
+    """
+
+
+class CacheEstimate(Asking, frozen=True, tag="cache.estimate"):
+    """Ask what `response.create` with the same fields would reuse, take and cost. Nothing is generated or
+    stored; the key only tells the answer, `cache.estimated`, from others."""
+
+
+class ConversationWarm(ClientFrame, frozen=True, tag="conversation.warm"):
+    """This conversation will go on soon: bring its KV back from disk, if that costs nobody anything. A hint;
+    not answered unless the conversation is unknown, and dropped if there are too many."""
+
+    conversation_id: Id
+
+
 class ResponseCancel(ClientFrame, frozen=True, tag="response.cancel"):
     """Stop an answer. Its stream ends as usual, with one of the four endings."""
 
@@ -101,7 +135,15 @@ class Ping(ClientFrame, frozen=True, tag="ping"):
     """Answered with `pong`, whatever else goes on."""
 
 
-ClientEvent = SessionHello | ResponseCreate | ResponseCancel | ResponseSubscribe | Ping
+ClientEvent = (
+    SessionHello
+    | ResponseCreate
+    | ResponseCancel
+    | ResponseSubscribe
+    | CacheEstimate
+    | ConversationWarm
+    | Ping
+)
 
 
 class Usage(Struct, frozen=True):
@@ -135,6 +177,55 @@ class Cost(Struct, frozen=True):
     prompt_nano: int
     output_nano: int
     price_version: str
+
+
+class Source(Struct, frozen=True):
+    """The prompt's tokens ``start .. end - 1`` came from there."""
+
+    source: Literal["gpu", "disk", "computed"]
+    start: int
+    end: int
+
+
+class DiskLook(Struct, frozen=True):
+    """What the disk tier did for a prompt. ``found`` tokens it had beyond those in memory: loading them was
+    estimated to take ``load_ms``, computing them ``compute_ms`` (0 where nothing was found), and ``choice``
+    says what was done. Loading really took ``restore_ms``."""
+
+    outcome: Tier
+    found: int
+    load_ms: float
+    compute_ms: float
+    restore_ms: float
+    choice: Literal["load", "compute"] | None
+
+
+class Predicted(Struct, frozen=True):
+    """What was expected just before the request was handed in, and how it came: ``exact`` if the tokens came
+    from where they were expected to, ``ttft_error`` relative to the real TTFT (null without one)."""
+
+    gpu_hit: int
+    disk_hit: int
+    computed: int
+    ttft_ms: float
+    exact: bool
+    ttft_error: float | None
+
+
+class Xray(Struct, frozen=True):
+    """Where each prompt token came from, and the ``cause`` why the ``first_computed`` one was a miss.
+
+    ``message`` is the index on the path of the message that was edited or rewritten. ``history_len`` tokens
+    at the start had KV before: with a cache that loses nothing all of them would have been reused.
+    """
+
+    cause: Cause
+    message: int | None
+    first_computed: int
+    history_len: int
+    sources: tuple[Source, ...]
+    disk: DiskLook
+    predicted: Predicted | None
 
 
 class Failure(Struct, frozen=True):
@@ -182,6 +273,14 @@ class ResponseQueued(ServerFrame, frozen=True, tag="response.queued"):
     position: int
 
 
+class ResponseRestoring(ServerFrame, frozen=True, tag="response.restoring"):
+    """``done`` of ``total`` tokens of the prompt's KV have come back from disk."""
+
+    response_id: str
+    done: int
+    total: int
+
+
 class ResponsePrefill(ServerFrame, frozen=True, tag="response.prefill"):
     """The prompt's ``total`` tokens by origin, and how many are ``done``."""
 
@@ -203,7 +302,8 @@ class ResponseDelta(ServerFrame, frozen=True, tag="response.output_text.delta"):
 
 
 class Ending(ServerFrame, frozen=True, kw_only=True, omit_defaults=True):
-    """Fields of the four endings. ``last_seq`` is the last piece's; ``error`` only where it failed."""
+    """Fields of the four endings. ``last_seq`` is the last piece's; ``error`` only where it failed; ``xray``
+    not where the prompt was never looked at."""
 
     response_id: str
     conversation_id: str
@@ -213,6 +313,7 @@ class Ending(ServerFrame, frozen=True, kw_only=True, omit_defaults=True):
     usage: Usage
     timings: Timings
     cost: Cost
+    xray: Xray | UnsetType = UNSET
     error: Failure | UnsetType = UNSET
 
 
@@ -241,6 +342,35 @@ class ConversationUpdated(ServerFrame, frozen=True, tag="conversation.updated"):
     updated_at: str
 
 
+class PromptCost(Struct, frozen=True):
+    """What a prompt would cost, in integer nano-units, and what without the cache. No answer is in it."""
+
+    currency: str
+    prompt_nano: int
+    without_cache_nano: int
+    price_version: str
+
+
+class CacheEstimated(ServerFrame, frozen=True, tag="cache.estimated"):
+    """Answer to `cache.estimate`: what would become of that prompt now. ``ttft_ms`` is the sum of the three
+    before it; ``context_left`` tokens would be left for the answer, which may have ``max_tokens``."""
+
+    idempotency_key: str
+    prompt_tokens: int
+    gpu_hit: int
+    disk_hit: int
+    computed: int
+    queue_ms: float
+    restore_ms: float
+    compute_ms: float
+    ttft_ms: float
+    cost: PromptCost
+    context_left: int
+    max_tokens: int
+    dropped_turns: int
+    xray: Xray
+
+
 class ServerDraining(ServerFrame, frozen=True, tag="server.draining"):
     """The server shuts down: running answers have ``deadline_s`` seconds, new ones are refused."""
 
@@ -260,6 +390,7 @@ class Error(ServerFrame, frozen=True, tag="error", omit_defaults=True):
     param: str | UnsetType = UNSET
     idempotency_key: str | UnsetType = UNSET
     response_id: str | UnsetType = UNSET
+    conversation_id: str | UnsetType = UNSET
 
 
 AnyEnding = ResponseCompleted | ResponseIncomplete | ResponseCancelled | ResponseFailed
@@ -267,10 +398,12 @@ ServerEvent = (
     SessionCreated
     | ResponseCreated
     | ResponseQueued
+    | ResponseRestoring
     | ResponsePrefill
     | ResponseDelta
     | AnyEnding
     | ConversationUpdated
+    | CacheEstimated
     | ServerDraining
     | Pong
     | Error
@@ -327,7 +460,7 @@ def _decode(raw: bytes) -> ClientEvent:
         raise (BadFrame(f"unknown type: {error}") if why.param == "type" else why) from error
     except msgspec.DecodeError as error:
         raise malformed(raw, error) from error
-    if isinstance(event, ResponseCreate):
+    if isinstance(event, Asking):
         event.check()
     return event
 
@@ -340,12 +473,19 @@ def _correlation(raw: bytes) -> dict[str, str]:
         return {}
     if not isinstance(fields, dict):
         return {}
-    ids = {name: fields.get(name) for name in ("idempotency_key", "response_id")}
-    return {name: value for name, value in ids.items() if isinstance(value, str) and len(value) <= 200}
+    names = ("idempotency_key", "response_id", "conversation_id")
+    ids = {name: fields[name] for name in names if isinstance(fields.get(name), str)}
+    if len(ids) > 1:  # a create names its conversation, but is told from others by its key
+        ids.pop("conversation_id", None)
+    return {name: value for name, value in ids.items() if len(value) <= 200}
 
 
 def error_event(
-    error: ChatdError, *, idempotency_key: str | None = None, response_id: str | None = None
+    error: ChatdError,
+    *,
+    idempotency_key: str | None = None,
+    response_id: str | None = None,
+    conversation_id: str | None = None,
 ) -> Error:
     """``error`` as the wire has it."""
     return Error(
@@ -355,6 +495,7 @@ def error_event(
         param=UNSET if error.param is None else error.param,
         idempotency_key=UNSET if idempotency_key is None else idempotency_key,
         response_id=UNSET if response_id is None else response_id,
+        conversation_id=UNSET if conversation_id is None else conversation_id,
     )
 
 

@@ -7,7 +7,7 @@ from typing import get_args
 from msgspec import NODEFAULT, Struct, structs
 
 from chatd import errors
-from chatd.server import protocol
+from chatd.server import protocol, xray
 
 NOT_ON_THE_WIRE = errors.SetupError
 """Printed by the command line before there is a wire."""
@@ -24,7 +24,7 @@ def error_classes() -> list[type[errors.ChatdError]]:
 
 
 def markdown() -> str:
-    """The tables of events, error codes and close codes."""
+    """The tables of events, causes, error codes and close codes."""
     return "\n".join(
         [
             "#### Client events",
@@ -34,6 +34,10 @@ def markdown() -> str:
             "#### Server events",
             "",
             *_events(get_args(protocol.ServerEvent)),
+            "",
+            "#### Why the first computed token was a miss",
+            "",
+            *_table(("cause", "that token"), ((f"`{c}`", m) for c, m in xray.MEANINGS.items())),
             "",
             "#### Error codes",
             "",

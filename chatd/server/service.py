@@ -14,12 +14,17 @@ from collections.abc import AsyncIterator, Callable
 
 import anyio.to_thread
 
-from chatd.engine.messages import EngineCounters, EngineState, FinishReason, StepOutput
+from chatd.engine.messages import EngineCounters, EngineState, FinishReason, Probe, StepOutput
 from chatd.errors import Conflict, Draining, EngineFailure, NotFound, NotReady, Overloaded
-from chatd.ids import Namespace, ResponseId, Rid
+from chatd.ids import ConversationId, Namespace, ResponseId, Rid
 from chatd.server.backend import Backend, ServiceSettings
+from chatd.server.cache_service import CacheService
 from chatd.server.commands import ChatTurn, CreateCommand, Started
+from chatd.server.engine_calls import EngineCalls
+from chatd.server.estimates import Estimated
+from chatd.server.facts import EngineIdentity, facts_of
 from chatd.server.flush import ConversationListener, Flusher, run_counters
+from chatd.server.forgetter import Forgetter
 from chatd.server.hub import Hub
 from chatd.server.live import LiveResponse, ResponseStream
 from chatd.server.opening import (
@@ -31,9 +36,9 @@ from chatd.server.opening import (
     submit_of,
 )
 from chatd.server.prompt import PromptMaker
-from chatd.server.turns import find_place
+from chatd.server.turns import Place, find_place
 from chatd.store.errors import StoreFailure, TipMoved
-from chatd.store.records import ResponseStatus, RunCounters
+from chatd.store.records import ResponseStatus, RunCounters, RunId
 from chatd.store.store import Store
 
 __all__ = ["Backend", "ChatService", "ChatTurn", "CreateCommand", "ServiceSettings", "Started"]
@@ -47,6 +52,8 @@ TRIES = 3
 """How often a place in the tree is looked up again when it has changed before it was used."""
 PRUNE_S = 600.0
 """Between two looks for hidden histories that have expired."""
+CANCEL_S = 10.0
+"""How long a deletion waits for the answers it has cancelled."""
 SETTLE_S = 1.0
 """How long the engine may take to end what it was told to end, while the server stops."""
 
@@ -77,7 +84,12 @@ class ChatService:
             backend.tokenizer, backend.template, backend.context_length, backend.engine.capacity_len
         )
         self._flusher = Flusher(store, settings.pace, lambda live: self._hub.discard(live))
-        self._hub = Hub(store, self._flusher, backend.engine.abort)
+        self._calls = EngineCalls(backend.engine.send, new_id)
+        self._hub = Hub(store, self._flusher, self._calls, backend.engine.abort)
+        self._forgetter = Forgetter(store, self._calls)
+        self.cache = CacheService(store, backend, self._calls)
+        """The operator's side of the cache, and hints about it."""
+        self._run_id = RunId(0)
         self._threads = anyio.CapacityLimiter(2)
         self._opening: set[asyncio.Task[Started]] = set()
         self._draining = False
@@ -119,14 +131,19 @@ class ChatService:
         Leaving it stores what there is; a response that is still open then is settled at the next start.
         """
         await self._store.settle(self.backend.tokenizer.ids_for)
-        run_id = await self._store.begin_run()
+        self._run_id = await self._store.begin_run()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._flusher.run(run_id), name="chatd-flush")
-            pruning = tasks.create_task(self._prune(), name="chatd-prune")
+            tasks.create_task(self._flusher.run(self._run_id), name="chatd-flush")
+            keeping = [
+                tasks.create_task(self._prune(), name="chatd-prune"),
+                tasks.create_task(self._forgetter.run(), name="chatd-forget"),
+                tasks.create_task(self.cache.pin_again(), name="chatd-pin"),
+            ]
             try:
                 yield
             finally:
-                pruning.cancel()
+                for task in keeping:
+                    task.cancel()
                 self._flusher.stop()
         if not self.open_count:  # else the run is left as a dead one, for the next start to settle
             await self._store.end_run()
@@ -134,7 +151,8 @@ class ChatService:
     async def _prune(self) -> None:
         while True:
             try:
-                await self._store.prune()
+                if await self._store.prune():
+                    self._forgetter.wake()
             except StoreFailure as error:
                 log.warning("expired histories could not be deleted, trying again later: %s", error)
             await asyncio.sleep(PRUNE_S)
@@ -167,6 +185,7 @@ class ChatService:
         """Take in one step of the engine. On the loop, by ``call_soon_threadsafe``, in order."""
         self._hub.on_step(out)
         if self.backend.engine.failure is not None:
+            self._calls.fail(NotReady(_STOPPED.message))
             self._hub.abandon(FinishReason.FAILED, _STOPPED)
 
     async def create(self, ns: Namespace, command: CreateCommand) -> Started:
@@ -205,6 +224,34 @@ class ChatService:
             live = self._hub.find(ns, response_id)
         if live is not None:
             self._hub.cancel(live)
+
+    async def estimate(self, ns: Namespace, command: CreateCommand) -> Estimated:
+        """What `create` with the same command would find now. Raises what it raises; changes nothing."""
+        asked = check_command(ns, command, self.backend)
+        if self.backend.engine.failure is not None:
+            raise NotReady(_STOPPED.message)
+        return await self.cache.estimate(ns, await self._plan(asked))
+
+    async def delete(self, ns: Namespace, conversation_id: ConversationId) -> None:
+        """Cancel what is written there, then delete it, its text and its KV. NotFound if unknown or foreign.
+
+        Cancelled, it may leave answers cancelled. The KV goes soon after the call has returned.
+        """
+        for _ in range(TRIES):
+            writing = self._hub.open_in(ns, conversation_id)
+            for live in writing:
+                self._hub.cancel(live)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CANCEL_S):
+                    for live in writing:
+                        await self._hub.gone(live)
+            try:
+                await self._store.delete(ns, conversation_id)
+            except Conflict:
+                continue
+            self._forgetter.wake()
+            return
+        raise Conflict("Answers in this conversation do not end. Try again in a moment.")
 
     async def subscribe(self, ns: Namespace, response_id: ResponseId, after_seq: int = 0) -> ResponseStream:
         """All after piece ``after_seq``: stored, then live, then the ending. Close the stream when done.
@@ -251,12 +298,17 @@ class ChatService:
     async def _plan(self, asked: Asked) -> Planned:
         place = await find_place(self._store, asked.namespace, asked.command)
         if place.text_len <= INLINE_CHARS:
-            prompt = self._prompts.make(place, asked.params)
-        else:
-            prompt = await anyio.to_thread.run_sync(
-                self._prompts.make, place, asked.params, limiter=self._threads
-            )
-        return Planned(place, prompt, self._prompts.max_tokens(prompt, asked.params))
+            return self._planned(place, asked)
+        return await anyio.to_thread.run_sync(self._planned, place, asked, limiter=self._threads)
+
+    def _planned(self, place: Place, asked: Asked) -> Planned:
+        backend = self.backend
+        prompt = self._prompts.make(place, asked.params)
+        engine = EngineIdentity(
+            self._run_id, backend.model_name, backend.formats.text, cache_on=backend.cache_on
+        )
+        limit = self._prompts.max_tokens(prompt, asked.params)
+        return Planned(place, prompt, limit, facts_of(place, prompt, engine))
 
     async def _begin(self, asked: Asked, planned: Planned) -> Started:
         """The point of no return: store and submit, whether or not the caller is still there."""
@@ -267,6 +319,7 @@ class ChatService:
             ResponseId(self._new_id()),
             asked.namespace,
             grace_s=self._settings.grace_s if grace_s is None else grace_s,
+            facts=planned.facts,
             clock=self._clock,
             monotonic=self._monotonic,
         )
@@ -286,7 +339,7 @@ class ChatService:
             self._hub.desert(live)
 
     async def _open(self, live: LiveResponse, asked: Asked, planned: Planned) -> Started:
-        new = new_response(live.id, asked, planned, self.backend.model_name)
+        new = new_response(live.id, asked, planned, self.backend)
         try:
             begun = await self._store.begin_response(new)
         except BaseException:
@@ -302,9 +355,11 @@ class ChatService:
         return started_of(begun)
 
     def _submit(self, live: LiveResponse, asked: Asked, planned: Planned) -> None:
-        engine = self.backend.engine
+        """The probe goes first: what it says is compared with what becomes of the prompt."""
+        engine, rid = self.backend.engine, Rid(live.id)
+        engine.send(Probe(rid, live.namespace, planned.prompt.ids))
         engine.submit(submit_of(live.id, asked, planned, self.backend))
         if live.cancelled:  # before the engine knew of it
-            engine.abort(Rid(live.id))
+            engine.abort(rid)
         if engine.failure is not None:  # then it may not have taken this one
             self._hub.abandon(FinishReason.FAILED, _STOPPED)

@@ -5,7 +5,7 @@ The law. For each response on this connection:
     response.create  -> error                                    (refused)
                      -> response.created, then listening         (accepted)
     response.subscribe -> error | listening from after_seq + 1
-    listening        -> queued*, prefill*, deltas, one ending    (then closed again)
+    listening        -> (queued | restoring)*, prefill*, deltas, one ending    (then closed again)
 
 - Every accepted ``response.create`` is followed by exactly one of the four endings, unless the
   connection ends first. Nothing of that response follows its ending, until the client itself asks
@@ -14,11 +14,13 @@ The law. For each response on this connection:
   ending comes only after the last piece. No piece is sent twice. A delta that would break this is
   not sent: the session listens anew from its own cursor, for the store has every piece.
 - A response is listened to once per connection, however often its creation is repeated.
+- ``cache.estimate`` has one answer, `cache.estimated` or an error; ``conversation.warm`` only an error.
 
 Obligations of the caller. Feed everything in the order it happens; carry out the effects in the
 order they come, `Send` before anything fed later. Answer each `Start` with `started` or
-`refused`, each `Listen` with `listen_refused` or the stream's events, and stop the old stream of a
-response when a new `Listen` for it comes.
+`refused`, each `Estimate` with `estimated` or `estimate_refused`, each `Listen` with
+`listen_refused` or the stream's events, and stop the old stream of a response when a new
+`Listen` for it comes.
 """
 
 from dataclasses import dataclass
@@ -53,7 +55,21 @@ class Cancel:
     response_id: str
 
 
-Effect = Send | Start | Listen | Cancel
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Say what this request would find. Its key tells it from others."""
+
+    request: wire.CacheEstimate
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """Bring a conversation's KV back from disk. May be left undone."""
+
+    conversation_id: str
+
+
+Effect = Send | Start | Listen | Cancel | Estimate | WarmUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +158,10 @@ class Session:
                 return self._subscribe(event)
             case wire.ResponseCancel():
                 return self._cancel(event)
+            case wire.CacheEstimate():
+                return self._estimate(event)
+            case wire.ConversationWarm():
+                return self._warm(event)
 
     def _created(self) -> wire.SessionCreated:
         name, context_length = self._model or (None, None)
@@ -174,6 +194,15 @@ class Session:
         if self._model is None:
             return [Send(wire.error_event(_loading(), response_id=request.response_id))]
         return [Cancel(request.response_id)]
+
+    def _estimate(self, request: wire.CacheEstimate) -> list[Effect]:
+        if (why := self._why_not(is_new=True)) is not None:
+            return [Send(wire.error_event(why, idempotency_key=request.idempotency_key))]
+        return [Estimate(request)]
+
+    def _warm(self, request: wire.ConversationWarm) -> list[Effect]:
+        """Before the model is there, or while the server stops, there is nothing to warm: no error either."""
+        return [] if self._model is None or self._draining else [WarmUp(request.conversation_id)]
 
     def _why_not(self, *, is_new: bool) -> ChatdError | None:
         if self._draining and is_new:
@@ -223,9 +252,23 @@ class Session:
         """`Cancel` failed. Where it succeeds there is nothing to feed: the stream ends."""
         return [Send(wire.error_event(error, response_id=response_id))]
 
+    def estimated(self, event: wire.CacheEstimated) -> list[Effect]:
+        """`Estimate` succeeded."""
+        return [Send(event)]
+
+    def estimate_refused(self, idempotency_key: str, error: ChatdError) -> list[Effect]:
+        """`Estimate` failed."""
+        return [Send(wire.error_event(error, idempotency_key=idempotency_key))]
+
+    def warm_refused(self, conversation_id: str, error: ChatdError) -> list[Effect]:
+        """`WarmUp` failed because there is no such conversation."""
+        return [Send(wire.error_event(error, conversation_id=conversation_id))]
+
     # --- the stream of one response -------------------------------------------------------------
 
-    def status(self, event: wire.ResponseQueued | wire.ResponsePrefill) -> list[Effect]:
+    def status(
+        self, event: wire.ResponseQueued | wire.ResponseRestoring | wire.ResponsePrefill
+    ) -> list[Effect]:
         """A place in the queue, or progress of the prompt."""
         return [Send(event)] if event.response_id in self._listening else []
 

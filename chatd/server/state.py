@@ -15,8 +15,12 @@ from typing import Protocol
 from chatd.engine.messages import EngineCounters, EngineState
 from chatd.engine.stream import TokenStream
 from chatd.errors import Draining, NotReady
-from chatd.ids import Namespace, ResponseId
+from chatd.ids import ConversationId, Namespace, ResponseId
+from chatd.server.allowance import Allowance
+from chatd.server.backend import DiskView
+from chatd.server.cache_service import CacheService
 from chatd.server.commands import CreateCommand, Started
+from chatd.server.estimates import Estimated
 from chatd.server.flush import ConversationListener
 from chatd.server.protocol import ConversationUpdated
 from chatd.server.views import update_of
@@ -48,6 +52,8 @@ class Service(Protocol):
     @property
     def backend(self) -> ModelInfo: ...
     @property
+    def cache(self) -> CacheService: ...
+    @property
     def counters(self) -> EngineCounters: ...
     @property
     def engine_state(self) -> EngineState: ...
@@ -58,6 +64,8 @@ class Service(Protocol):
     async def subscribe(
         self, ns: Namespace, response_id: ResponseId, after_seq: int
     ) -> TokenStream[ResponseRecord]: ...
+    async def estimate(self, ns: Namespace, command: CreateCommand) -> Estimated: ...
+    async def delete(self, ns: Namespace, conversation_id: ConversationId) -> None: ...
     async def drain(self, deadline: float) -> None: ...
     def listen(self, listener: ConversationListener) -> Callable[[], None]: ...
 
@@ -101,7 +109,10 @@ class Connection(Protocol):
 
 @dataclass(slots=True)
 class AppState:
-    """``clock`` is monotonic seconds. ``progress`` (0 to 1) and ``loading`` say how far the model is."""
+    """``clock`` is monotonic seconds. ``progress`` (0 to 1) and ``loading`` say how far the model is.
+
+    Who knows ``admin_token`` can read the data folder, and is the operator; "" lets nobody in.
+    """
 
     store: Store
     settings: ServerSettings
@@ -116,6 +127,10 @@ class AppState:
     loading: str = "starting"
     draining: bool = False
     connections: set[Connection] = field(default_factory=set)
+    admin_token: str = field(default="", repr=False)
+    disk: DiskView | None = None
+    warming: Allowance = field(default_factory=lambda: Allowance(20, 2.0))
+    """Of hints over HTTP, which have no connection of their own to be counted by."""
 
     @property
     def phase(self) -> Phase:

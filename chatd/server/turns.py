@@ -1,12 +1,12 @@
 """Where an answer goes and what its prompt is: from a command to a place in a tree, to ids."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chatd.errors import Conflict, InvalidParameter, NotFound
 from chatd.ids import ConversationId, MessageId, Namespace
 from chatd.server.commands import ChatTurn, CreateCommand
-from chatd.store.records import ROOT_KEY, MessageStatus, StoredMessage, chain_key
+from chatd.store.records import ROOT_KEY, KeptKV, MessageStatus, StoredMessage, chain_key
 from chatd.store.store import Store
 
 
@@ -16,6 +16,9 @@ class Place:
 
     ``continues``: it goes on writing the last message of ``path`` instead. ``under_tip``: the path was
     the conversation's tip when it was read. ``conversation_id`` None: a new conversation is made.
+
+    ``known`` is the stored path that the prompt shares most with, ``kept`` what its responses left of KV;
+    the message at index ``edited`` of the path is another than in ``known``.
     """
 
     path: tuple[StoredMessage, ...] = ()
@@ -23,6 +26,9 @@ class Place:
     conversation_id: ConversationId | None = None
     under_tip: bool = False
     continues: bool = False
+    known: tuple[StoredMessage, ...] = ()
+    kept: tuple[KeptKV, ...] = ()
+    edited: int | None = None
 
     @property
     def parent_id(self) -> MessageId | None:
@@ -51,19 +57,19 @@ async def find_place(store: Store, namespace: Namespace, command: CreateCommand)
         raise NotFound("There is no such message in this conversation.")
     if any(message.status is MessageStatus.STREAMING for message in place.path):
         raise Conflict("The answer above is still being written. Wait for its end, or stop it first.")
-    return place
+    return replace(place, kept=tuple(await store.kept_on(place.known)))
 
 
 async def _under_parent(store: Store, namespace: Namespace, command: CreateCommand) -> Place:
     new = (ChatTurn("user", command.input),)
     if command.parent_id is not None:
         path = tuple(await store.path_to(namespace, command.parent_id))
-        return Place(path, new, path[-1].conversation_id)
+        return Place(path, new, path[-1].conversation_id, known=path)
     if command.conversation_id is None:
         return Place(new=new)
     head = await store.head(namespace, command.conversation_id)
     path = tuple(await store.path_to(namespace, head.tip_id)) if head.tip_id is not None else ()
-    return Place(path, new, head.id, under_tip=True)
+    return Place(path, new, head.id, under_tip=True, known=path)
 
 
 _TARGET_ROLE = {"edit": "user", "regenerate": "assistant", "continue": "assistant"}
@@ -80,21 +86,32 @@ async def _at_target(store: Store, namespace: Namespace, command: CreateCommand)
             f"{command.kind} takes the id of a message of role {role}.", param=command.kind
         )
     if command.kind == "continue":
-        return Place(path, (), target.conversation_id, continues=True)
-    new = (ChatTurn("user", command.input),) if command.kind == "edit" else ()
-    return Place(path[:-1], new, target.conversation_id)
+        return Place(path, (), target.conversation_id, continues=True, known=path)
+    if command.kind == "regenerate":
+        return Place(path[:-1], (), target.conversation_id, known=path)
+    new = (ChatTurn("user", command.input),)
+    return Place(path[:-1], new, target.conversation_id, known=path, edited=len(path) - 1)
 
 
 async def _after_history(store: Store, namespace: Namespace, turns: Sequence[ChatTurn]) -> Place:
-    """The longest part of the history that ends in an answer of ours is there already."""
-    keys = chain_keys(namespace, ROOT_KEY, turns)
-    ours = [index for index, turn in enumerate(turns) if turn.role == "assistant"]
-    found = await store.find_chain(namespace, [keys[index] for index in ours]) if ours else None
+    """The longest part of the history that ends in an answer of ours is there already.
+
+    A question of ours may follow that: asked again, or with an answer that the client changed.
+    """
+    found = await store.find_chain(namespace, chain_keys(namespace, ROOT_KEY, turns))
     if found is None:
         return Place(new=tuple(turns))
     at, message = found
-    path = tuple(await store.path_to(namespace, message.id))
-    return Place(path, tuple(turns[ours[at] + 1 :]), message.conversation_id)
+    known = tuple(await store.path_to(namespace, message.id))
+    answers = [index for index, one in enumerate(known) if one.role == "assistant"]
+    changed = at + 1
+    is_edited = any(turn.role == "assistant" for turn in turns[changed:])
+    is_ours = bool(answers) or known[-1].role == "user"
+    edited = changed if is_edited and is_ours else None
+    if not answers:
+        return Place(new=tuple(turns), known=known, edited=edited)
+    end = answers[-1] + 1
+    return Place(known[:end], tuple(turns[end:]), message.conversation_id, known=known, edited=edited)
 
 
 def chain_keys(namespace: Namespace, parent_key: bytes, turns: Sequence[ChatTurn]) -> list[bytes]:

@@ -8,6 +8,7 @@ from msgspec import UNSET, Struct
 from chatd import errors
 from chatd.server import protocol as wire
 from chatd.server.protocol_tables import error_classes
+from chatd.server.xray import Xray, for_client, from_json
 from chatd.store.records import (
     Conversation,
     ConversationView,
@@ -44,6 +45,7 @@ def ending_of(record: ResponseRecord) -> wire.AnyEnding:
         usage=usage_of(record),
         timings=timings_of(record),
         cost=cost_of(record),
+        xray=xray_of(record) or UNSET,
         error=failure_of(record) or UNSET,
     )
 
@@ -84,6 +86,54 @@ def cost_of(record: ResponseRecord) -> wire.Cost:
     )
 
 
+def xray_of(record: ResponseRecord) -> wire.Xray | None:
+    """As the client may see it. None for a prompt that was never looked at."""
+    xray = from_json(record.xray_json)
+    if xray is None:
+        return None
+    return wire_xray(xray, (record.gpu_hit, record.disk_hit, record.computed), record.timings.ttft_ms)
+
+
+def wire_xray(xray: Xray, buckets: tuple[int, int, int], ttft_ms: float | None) -> wire.Xray:
+    """``buckets``: tokens from memory, from disk, computed."""
+    gpu_hit, disk_hit, computed = buckets
+    first = gpu_hit + disk_hit
+    return wire.Xray(
+        cause=cast(wire.Cause, for_client(xray.cause).value),
+        message=xray.message,
+        first_computed=first,
+        history_len=xray.history_len,
+        sources=_sources(gpu_hit, first, first + computed),
+        disk=wire.DiskLook(
+            outcome=xray.outcome.value,
+            found=xray.found,
+            load_ms=xray.load_ms,
+            compute_ms=xray.compute_ms,
+            restore_ms=xray.restore_ms,
+            choice=xray.choice,
+        ),
+        predicted=_predicted(xray, buckets, ttft_ms),
+    )
+
+
+def _sources(gpu_end: int, disk_end: int, end: int) -> tuple[wire.Source, ...]:
+    stretches = (
+        wire.Source("gpu", 0, gpu_end),
+        wire.Source("disk", gpu_end, disk_end),
+        wire.Source("computed", disk_end, end),
+    )
+    return tuple(one for one in stretches if one.end > one.start)
+
+
+def _predicted(xray: Xray, buckets: tuple[int, int, int], ttft_ms: float | None) -> wire.Predicted | None:
+    predicted = xray.predicted
+    if predicted is None:
+        return None
+    expected = (predicted.gpu_hit, predicted.disk_hit, predicted.computed)
+    error = None if not ttft_ms else (predicted.ttft_ms - ttft_ms) / ttft_ms
+    return wire.Predicted(*expected, ttft_ms=predicted.ttft_ms, exact=expected == buckets, ttft_error=error)
+
+
 class History(Struct, frozen=True):
     """What became of the earlier turns in a response's prompt; fields as in `wire.ResponseCreated`."""
 
@@ -115,6 +165,7 @@ class MessageResponse(Struct, frozen=True):
     usage: wire.Usage
     timings: wire.Timings
     cost: wire.Cost
+    xray: wire.Xray | None
     error: wire.Failure | None
     dropped_turns: int
     miss: str
@@ -155,6 +206,9 @@ class ResponseFull(Struct, frozen=True):
     usage: wire.Usage
     timings: wire.Timings
     cost: wire.Cost
+    xray: wire.Xray | None
+    backend: str
+    formats: str
     error: wire.Failure | None
     dropped_turns: int
     miss: str
@@ -215,6 +269,7 @@ def _message_response_of(record: ResponseRecord) -> MessageResponse:
         usage=usage_of(record),
         timings=timings_of(record),
         cost=cost_of(record),
+        xray=xray_of(record),
         error=failure_of(record),
         dropped_turns=history.dropped_turns,
         miss=history.miss,
@@ -235,6 +290,9 @@ def response_of(record: ResponseRecord) -> ResponseFull:
         usage=usage_of(record),
         timings=timings_of(record),
         cost=cost_of(record),
+        xray=xray_of(record),
+        backend=record.backend,
+        formats=record.formats,
         error=failure_of(record),
         dropped_turns=history.dropped_turns,
         miss=history.miss,

@@ -12,27 +12,37 @@ merge what comes in the meantime. After ``send_timeout_s`` it is closed. What on
 
 import contextlib
 from collections import deque
-from collections.abc import Callable
-from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from chatd.engine.stream import Delta, Ended, PrefillEvent, QueuedEvent, StreamEvent
+from chatd.engine.stream import Delta, Ended, PrefillEvent, QueuedEvent, RestoringEvent, StreamEvent
 from chatd.errors import ChatdError
-from chatd.ids import ConversationId, MessageId, ResponseId
+from chatd.ids import ConversationId, ResponseId
 from chatd.server import protocol as wire
-from chatd.server.commands import CreateCommand
-from chatd.server.session import Cancel, Effect, Identity, Listen, Send, Session, Start
+from chatd.server.allowance import Allowance
+from chatd.server.commands import command_of
+from chatd.server.estimates import estimated_of
+from chatd.server.session import (
+    Cancel,
+    Effect,
+    Estimate,
+    Identity,
+    Listen,
+    Send,
+    Session,
+    Start,
+    WarmUp,
+)
 from chatd.server.state import AppState, Service
 from chatd.server.views import ending_of
 from chatd.store.records import ResponseRecord
 
-IdT = TypeVar("IdT")
-
 OUTBOX_BYTES = 64 * 1024
 """Unwritten bytes above which no more frames are read from the client."""
+WARM_BURST, WARM_PER_S = 10, 1.0
+"""Conversations one connection may have warmed; more hints are dropped."""
 MAX_CALLS = 16
 """Calls of the service under way for one connection; more frames wait."""
 CLOSE_S = 1.0
@@ -111,6 +121,7 @@ class Pump:
         self._session = Session(identity, max_responses=settings.max_responses)
         self._outbox = Outbox()
         self._calls = anyio.Semaphore(MAX_CALLS)
+        self._warming = Allowance(WARM_BURST, WARM_PER_S)
         self._last_sent = state.clock()
         self._tasks: TaskGroup
 
@@ -220,6 +231,11 @@ class Pump:
                     self._tasks.start_soon(self._listen, effect)
                 case Cancel(response_id):
                     self._tasks.start_soon(self._cancel, ResponseId(response_id))
+                case Estimate(request):
+                    self._tasks.start_soon(self._estimate, request)
+                case WarmUp(conversation_id):
+                    if self._warming.take(self._state.clock()):
+                        self._tasks.start_soon(self._warm, ConversationId(conversation_id))
 
     def _hear(self, response_id: str, event: StreamEvent[ResponseRecord]) -> bool:
         """Feed one event of a stream; False when this stream is over for the session."""
@@ -232,6 +248,8 @@ class Pump:
         match event:
             case QueuedEvent(position):
                 return session.status(wire.ResponseQueued(response_id, position))
+            case RestoringEvent(done, total):
+                return session.status(wire.ResponseRestoring(response_id, done, total))
             case PrefillEvent(total, gpu_hit, disk_hit, computed, done):
                 return session.status(
                     wire.ResponsePrefill(response_id, total, gpu_hit, disk_hit, computed, done)
@@ -247,7 +265,7 @@ class Pump:
             with anyio.CancelScope(shield=True):
                 try:
                     service = self._state.ready_service()
-                    started = await service.create(self._state.namespace, _command(start.request))
+                    started = await service.create(self._state.namespace, command_of(start.request))
                 except ChatdError as error:
                     self._carry_out(self._session.refused(start.ticket, error))
                 else:
@@ -272,21 +290,24 @@ class Pump:
                 except ChatdError as error:
                     self._carry_out(self._session.cancel_refused(response_id, error))
 
+    async def _estimate(self, request: wire.CacheEstimate) -> None:
+        key = request.idempotency_key
+        async with self._calls:
+            try:
+                service = self._state.ready_service()
+                found = await service.estimate(self._state.namespace, command_of(request))
+            except ChatdError as error:
+                self._carry_out(self._session.estimate_refused(key, error))
+            else:
+                self._carry_out(self._session.estimated(estimated_of(found, key)))
+
+    async def _warm(self, conversation_id: ConversationId) -> None:
+        async with self._calls:
+            try:
+                await self._service().cache.warm(self._state.namespace, conversation_id)
+            except ChatdError as error:
+                self._carry_out(self._session.warm_refused(conversation_id, error))
+
     def _service(self) -> Service:
         """For what may go on while the server drains."""
         return self._state.service or self._state.ready_service()
-
-
-def _command(request: wire.ResponseCreate) -> CreateCommand:
-    def id_or_none(value: str | None, kind: Callable[[str], IdT]) -> IdT | None:
-        return None if value is None else kind(value)
-
-    return CreateCommand(
-        kind=request.kind,
-        input=request.input or "",
-        idempotency_key=request.idempotency_key,
-        conversation_id=id_or_none(request.conversation_id, ConversationId),
-        parent_id=id_or_none(request.parent_id, MessageId),
-        target_id=id_or_none(request.target_id, MessageId),
-        params=request.params,
-    )

@@ -248,6 +248,10 @@ def _insert_row(
         "prompt_len": new.prompt_len,
         "opened_at": opening.now,
         "price_version": opening.price_version,
+        "cause": "",
+        "backend": new.backend,
+        "formats": new.formats,
+        "xray_json": "",
     }
     conn.execute(responses.insert(), [row | zeros])
 
@@ -262,4 +266,6 @@ _COUNTS = (
     "last_seq",
     "preemptions",
     "recomputed",
+    "history_len",
+    "kv_len",
 )

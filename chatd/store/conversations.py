@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, delete, exists, fun
 
 from chatd.errors import Conflict, InvalidParameter, NotFound
 from chatd.ids import ConversationId, MessageId, Namespace
+from chatd.store.kv import note_purges
 from chatd.store.records import (
     ROOT_KEY,
     Conversation,
@@ -193,6 +194,8 @@ def _is_answering(conversation_id: object) -> ColumnElement[bool]:
 
 
 def drop_conversations(conn: Connection, ids: Sequence[str]) -> None:
+    """And note which KV has to go, in the same transaction."""
+    note_purges(conn, ids)
     theirs = select(responses.c.seq).where(responses.c.conversation_id.in_(ids))
     conn.execute(delete(pieces).where(pieces.c.response_seq.in_(theirs)))
     conn.execute(delete(conversations).where(conversations.c.id.in_(ids)))

@@ -118,6 +118,7 @@ class OpenRow:
             "error": row.error,
             "preemptions": row.preemptions,
             "recomputed": row.recomputed,
+            "kv_len": row.kv_len,
             "ended_at": row.at,
             **{name: getattr(row.timings, name) for name in TIMING_COLUMNS},
             **{name: getattr(cost, name) for name in COST_COLUMNS},
@@ -176,6 +177,7 @@ def flush(conn: Connection, batch: FlushBatch, *, now: int, hidden_ttl: int) -> 
     _apply(rows, batch)
     _insert_pieces(conn, rows, batch.pieces)
     late = [row for row in batch.delivered if row.response_id not in rows]
+    _explain(conn, rows, batch.admitted)
     store_rows(conn, rows.touched, hidden_ttl=hidden_ttl)
     if late:
         conn.execute(_DELIVER_LATE, [{"of_id": row.response_id, "count": row.count} for row in late])
@@ -194,6 +196,15 @@ def _apply(rows: OpenRows, batch: FlushBatch) -> None:
             rows[delivered.response_id].deliver(delivered)
     for ended in batch.ended:
         rows[ended.response_id].end(ended)
+
+
+def _explain(conn: Connection, rows: OpenRows, admitted: Sequence[AdmittedRow]) -> None:
+    """What is known of where the tokens came from. Not in `OpenRow`: every flush would read and write it."""
+    if admitted:
+        names = ("history_len", "cause", "xray_json")
+        values = [{name: getattr(row, name) for name in names} for row in admitted]
+        whose = [{"of_seq": rows[row.response_id].seq} for row in admitted]
+        conn.execute(_UPDATE, [one | other for one, other in zip(whose, values, strict=True)])
 
 
 def _insert_pieces(conn: Connection, rows: OpenRows, new: Sequence[PieceRow]) -> None:

@@ -166,6 +166,11 @@ class ResponseRecord:
     ``output_tokens`` is what was generated and stored so far, ``delivered`` what went out to a
     reader, ``last_seq`` the newest stored piece (0: none). ``finish_reason`` and ``ended_at`` are None
     while OPEN; ``cost`` then is the bill if it ended now.
+
+    ``history_len`` tokens at the start of the prompt had had KV before, by what was stored of the
+    conversation; ``kv_len`` at the start of prompt and answer have it since. ``cause`` says why the first
+    computed token was a miss and ``xray_json`` all the rest there is to say of it (both "" until the
+    request is admitted). ``backend`` and ``formats`` are what computed it.
     """
 
     id: ResponseId
@@ -195,6 +200,70 @@ class ResponseRecord:
     opened_at: int
     admitted_at: int | None
     ended_at: int | None
+    history_len: int = 0
+    kv_len: int = 0
+    cause: str = ""
+    backend: str = ""
+    formats: str = ""
+    xray_json: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptKV:
+    """What one response left: KV of the first ``kv_len`` tokens of its prompt and answer.
+
+    ``prompt_len`` of these were the prompt. It wrote ``message_id``, which hangs under ``parent_id``, in
+    engine run ``run_id``, with a model and formats that only equal ones can go on from.
+    """
+
+    message_id: MessageId
+    parent_id: MessageId | None
+    prompt_len: int
+    kv_len: int
+    run_id: RunId
+    model: str
+    backend: str
+    formats: str
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """KV to be removed from every tier: the token ids of one path of a deleted conversation."""
+
+    seq: int
+    namespace: Namespace
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A prompt prefix that the operator wants to keep. ``what`` says for people what it is."""
+
+    name: str
+    namespace: Namespace
+    what: str
+    token_ids: tuple[int, ...]
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class CauseSum:
+    """How often a cause was found, and how many tokens were computed there."""
+
+    cause: str
+    responses: int
+    computed: int
+
+
+@dataclass(frozen=True, slots=True)
+class XrayRow:
+    """What of an ended response a look at the cache's choices and predictions needs."""
+
+    gpu_hit: int
+    disk_hit: int
+    computed: int
+    ttft_ms: float | None
+    xray_json: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +320,8 @@ class NewResponse:
     prompt_len: int
     under_tip: bool = False
     continued_ids: tuple[int, ...] | None = None
+    backend: str = ""
+    formats: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +369,7 @@ class StoredPiece:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedRow:
-    """The first chunk of a prompt was scheduled: its billing buckets, for good."""
+    """The first chunk of a prompt was scheduled: its billing buckets, for good, and what explains them."""
 
     response_id: ResponseId
     prompt_tokens: int
@@ -306,6 +377,9 @@ class AdmittedRow:
     disk_hit: int
     computed: int
     at: int
+    history_len: int = 0
+    cause: str = ""
+    xray_json: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +401,8 @@ class DeliveredRow:
 @dataclass(frozen=True, slots=True)
 class EndedRow:
     """The one ending. ``message_ids`` are the ids of what this response wrote: they decode to
-    exactly its pieces' text, plus an end-of-text id if one was generated; None if unknown.
+    exactly its pieces' text, plus an end-of-text id if one was generated; None if unknown. ``kv_len``
+    tokens at the start of prompt and answer have KV.
     """
 
     response_id: ResponseId
@@ -341,6 +416,7 @@ class EndedRow:
     preemptions: int = 0
     recomputed: int = 0
     timings: Timings = field(default_factory=Timings)
+    kv_len: int = 0
 
 
 @dataclass(frozen=True, slots=True)

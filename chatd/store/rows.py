@@ -126,4 +126,10 @@ def to_response(row: Row[Any]) -> ResponseRecord:
         opened_at=row.opened_at,
         admitted_at=row.admitted_at,
         ended_at=row.ended_at,
+        history_len=row.history_len,
+        kv_len=row.kv_len,
+        cause=row.cause,
+        backend=row.backend,
+        formats=row.formats,
+        xray_json=row.xray_json,
     )

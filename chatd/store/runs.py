@@ -34,6 +34,7 @@ class Orphan:
     generated: int
     text: str
     token_ids: tuple[int, ...]
+    prompt_tokens: int
     at: int
 
     def ending(self, reencode: Reencode) -> EndedRow:
@@ -48,6 +49,7 @@ class Orphan:
             at=self.at,
             error_code=SERVER_DIED,
             error="the server stopped while it was writing this answer",
+            kv_len=self.prompt_tokens if self.generated else 0,
         )
 
 
@@ -68,7 +70,13 @@ def _of_other_runs(live: RunId | None) -> ColumnElement[bool]:
 
 def find_orphans(conn: Connection, live: RunId | None) -> list[Orphan]:
     """The open responses of every run but the ``live`` one."""
-    query = select(responses.c.seq, responses.c.id, responses.c.output_tokens, engine_runs.c.updated_at)
+    query = select(
+        responses.c.seq,
+        responses.c.id,
+        responses.c.output_tokens,
+        responses.c.prompt_tokens,
+        engine_runs.c.updated_at,
+    )
     query = query.join(engine_runs, engine_runs.c.id == responses.c.run_id)
     query = query.where(responses.c.status == "open", _of_other_runs(live))
     return [
@@ -77,6 +85,7 @@ def find_orphans(conn: Connection, live: RunId | None) -> list[Orphan]:
             generated=row.output_tokens,
             text=stored_text(conn, row.seq),
             token_ids=_stored_ids(conn, row.seq),
+            prompt_tokens=row.prompt_tokens,
             at=row.updated_at,
         )
         for row in conn.execute(query.order_by(responses.c.seq)).all()

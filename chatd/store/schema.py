@@ -131,6 +131,12 @@ responses = Table(
     _int("computed_nano", null=True),
     _int("output_nano", null=True),
     _int("without_cache_nano", null=True),
+    _int("history_len"),
+    _int("kv_len"),
+    _text("cause"),
+    _text("backend"),
+    _text("formats"),
+    _text("xray_json"),
 )
 
 pieces = Table(
@@ -142,6 +148,24 @@ pieces = Table(
     _text("text"),
     _blob("token_ids"),
     _blob("piece_ends"),
+)
+
+purges = Table(
+    "purges",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    _text("namespace"),
+    _blob("token_ids"),
+)
+
+pins = Table(
+    "pins",
+    metadata,
+    Column("name", Text, primary_key=True),
+    _text("namespace"),
+    _text("what"),
+    _blob("token_ids"),
+    _int("created_at"),
 )
 
 

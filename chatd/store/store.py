@@ -23,7 +23,7 @@ from sqlalchemy import Connection
 from chatd.errors import NotFound, SetupError
 from chatd.ids import ConversationId, MessageId, Namespace, ResponseId
 from chatd.resources import migrations_dir
-from chatd.store import begin, conversations, ledger, reports, runs, stored_pieces, verify
+from chatd.store import begin, conversations, kv, ledger, reports, runs, stored_pieces, verify
 from chatd.store.connect import make_engine
 from chatd.store.errors import LedgerViolation, StoreFailure, TipMoved
 from chatd.store.log_keeper import LogKeeper
@@ -32,11 +32,15 @@ from chatd.store.prices import PriceBook
 from chatd.store.readers import Readers, ReadGate
 from chatd.store.records import (
     BegunResponse,
+    CauseSum,
     Conversation,
     ConversationPage,
     ConversationView,
     FlushBatch,
+    KeptKV,
     NewResponse,
+    Pin,
+    Purge,
     ResponseRecord,
     RunCounters,
     RunId,
@@ -44,6 +48,7 @@ from chatd.store.records import (
     StoredMessage,
     StoredPiece,
     VerifyReport,
+    XrayRow,
     micros,
 )
 from chatd.store.rows import load_books, response_query, to_response
@@ -138,6 +143,11 @@ class Store:
     def _now(self) -> int:
         return micros(self._clock())
 
+    @property
+    def prices(self) -> PriceBook:
+        """What new responses are billed at."""
+        return self._prices
+
     # --- the engine's runs ---
 
     async def begin_run(self) -> RunId:
@@ -222,6 +232,11 @@ class Store:
         """Root to message; NotFound for unknown or foreign."""
         return await self._read(lambda conn: conversations.path_to(conn, namespace, message_id))
 
+    async def kept_on(self, path: Sequence[StoredMessage]) -> list[KeptKV]:
+        """What the responses that wrote a path's answers left as KV, oldest first. If the path ends in a
+        question: also those that answered it."""
+        return await self._read(lambda conn: kv.kept_on(conn, path))
+
     async def message(self, namespace: Namespace, message_id: MessageId) -> StoredMessage:
         """NotFound for unknown or foreign."""
         return await self._read(lambda conn: conversations.find_message(conn, namespace, message_id))
@@ -277,6 +292,42 @@ class Store:
     async def pieces_after(self, response_id: ResponseId, seq: int) -> list[StoredPiece]:
         """The stored pieces after ``seq``, in order, the first cut so that it starts at ``seq + 1``."""
         return await self._read(lambda conn: stored_pieces.pieces_after(conn, response_id, seq))
+
+    # --- KV ---
+
+    async def purges(self, at_most: int = 100) -> list[Purge]:
+        """KV of deleted conversations that is still to be removed, the oldest first."""
+        return await self._read(lambda conn: kv.find_purges(conn, at_most))
+
+    async def purged(self, seqs: Sequence[int]) -> None:
+        """It was removed: think of it no more."""
+        await self._write(lambda conn: kv.purged(conn, seqs))
+
+    async def add_pin(self, name: str, namespace: Namespace, what: str, token_ids: Sequence[int]) -> Pin:
+        """Conflict if the name is taken."""
+        pin = Pin(name, namespace, what, tuple(token_ids), self._now())
+        await self._write(lambda conn: kv.add_pin(conn, pin))
+        return pin
+
+    async def remove_pin(self, name: str) -> None:
+        """NotFound if there is none of that name."""
+        await self._write(lambda conn: kv.remove_pin(conn, name))
+
+    async def pins(self) -> list[Pin]:
+        """The oldest first."""
+        return await self._read(kv.list_pins)
+
+    async def owner_of(self, conversation_id: ConversationId) -> Namespace:
+        """Whose conversation that is: for the operator, who may see all. NotFound if there is none."""
+        return await self._read(lambda conn: kv.namespace_of(conn, conversation_id))
+
+    async def cause_sums(self) -> list[CauseSum]:
+        """Why first computed tokens were misses, over the whole ledger, the commonest first."""
+        return await self._read(kv.cause_sums)
+
+    async def newest_xrays(self, at_most: int) -> list[XrayRow]:
+        """Of ended responses, the newest first."""
+        return await self._read(lambda conn: kv.newest_xrays(conn, at_most))
 
     # --- reports ---
 

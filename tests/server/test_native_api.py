@@ -84,15 +84,11 @@ async def test_an_answer_and_its_bill(data_dir: Path) -> None:
         rid = Rid(created.response_id)
         running = (await http.get(f"/responses/{rid}")).json()
         assert (running["status"], running["finish_reason"], running["ended_at"]) == ("open", None, None)
-        assert error_of(await http.delete(f"/conversations/{created.conversation_id}"))[:2] == (
-            409,
-            "conflict",
-        )
         lab.hand.say(rid, "Hi", "!")
         lab.hand.finish(rid, FinishReason.END)
         ending = await client.ending(rid)
         response = (await http.get(f"/responses/{rid}")).json()
-        for name in ("usage", "timings", "cost"):
+        for name in ("usage", "timings", "cost", "xray"):
             assert response[name] == json.loads(wire.encode(ending))[name]
         assert (response["status"], response["finish_reason"], response["last_seq"]) == (
             "completed",
@@ -110,7 +106,7 @@ async def test_an_answer_and_its_bill(data_dir: Path) -> None:
         )
         [wrote] = assistant["responses"]
         history = {"dropped_turns", "miss"}
-        figures = {"response_id", "status", "finish_reason", "usage", "timings", "cost", "error"}
+        figures = {"response_id", "status", "finish_reason", "usage", "timings", "cost", "xray", "error"}
         assert set(wrote) == figures | history
         assert (wrote["dropped_turns"], wrote["miss"]) == (0, "")
         assert whole["tip_id"] == assistant["id"] == created.message_id

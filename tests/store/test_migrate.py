@@ -131,7 +131,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
         with pytest.raises(SetupError, match="nowhere"):
             migrate(database, scripts)
         assert dump(database) == before
-    assert len(list(tmp_path.glob("*.backup"))) == 1
+    assert len(list(tmp_path.glob(f"*.schema-{head_of(migrations_dir())}.backup"))) == 1
     assert not list(tmp_path.glob("*.partial"))
 
 

@@ -8,10 +8,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from chatd.engine.engine import Engine
 from chatd.engine.messages import (
+    CacheCommand,
     EngineCounters,
     Finished,
     FinishReason,
@@ -19,6 +20,7 @@ from chatd.engine.messages import (
     Prefill,
     StepOutput,
     Submit,
+    TierNote,
     Update,
 )
 from chatd.engine.stream import Delta, Ended, TokenStream
@@ -37,6 +39,8 @@ from tests.support.engines import (
     toy_engine,
     toy_tokenizer,
 )
+
+CommandT = TypeVar("CommandT", bound=CacheCommand)
 
 ME = Namespace("me")
 NUM_PAGES, PAGE_SIZE = 1024, 16
@@ -66,6 +70,10 @@ class HandEngine:
 
     def __init__(self, post: Callable[[StepOutput], None]) -> None:
         self.submitted: dict[Rid, Submit] = {}
+        self.sent: list[CacheCommand] = []
+        self.tier = TierNote()
+        """Of the requests that are admitted from now on, as their ``hits`` (from memory, from disk)."""
+        self.hits = (0, 0)
         self._post = post
         self._counters = EngineCounters()
         self._said: dict[Rid, list[Piece]] = {}
@@ -81,6 +89,17 @@ class HandEngine:
 
     def submit(self, submit: Submit) -> None:
         self.submitted[submit.rid] = submit
+
+    def send(self, command: CacheCommand) -> None:
+        """Nothing is answered but by the test (`answer`)."""
+        self.sent.append(command)
+
+    def answer(self, *updates: Update) -> None:
+        """One step that says this."""
+        self._step(updates)
+
+    def last_sent(self, kind: type[CommandT]) -> CommandT:
+        return next(command for command in reversed(self.sent) if isinstance(command, kind))
 
     def abort(self, rid: Rid) -> None:
         if rid in self.submitted:
@@ -105,12 +124,16 @@ class HandEngine:
             return []
         self._said[rid] = []
         prompt_len = len(self.submitted[rid].prompt_ids)
+        gpu_hit, disk_hit = self.hits
+        computed, counters = prompt_len - gpu_hit - disk_hit, self._counters
         self._counters = replace(
-            self._counters,
-            prompt_tokens=self._counters.prompt_tokens + prompt_len,
-            computed=self._counters.computed + prompt_len,
+            counters,
+            prompt_tokens=counters.prompt_tokens + prompt_len,
+            gpu_hit=counters.gpu_hit + gpu_hit,
+            disk_hit=counters.disk_hit + disk_hit,
+            computed=counters.computed + computed,
         )
-        return [Prefill(rid, prompt_len, 0, 0, prompt_len)]
+        return [Prefill(rid, prompt_len, gpu_hit, disk_hit, computed, self.tier)]
 
     def _step(self, updates: Sequence[Update], generated: int = 0) -> None:
         self._counters = replace(self._counters, generated=self._counters.generated + generated)
