@@ -107,6 +107,24 @@ class Settings:
     no_prefix_cache: Annotated[
         bool, Switch(), "Compute every prompt from its first token (to measure against)"
     ] = False
+    disk: Annotated[
+        str,
+        Choice(("write-behind", "write-through", "off")),
+        "KV on disk, which outlives memory and restarts: written when idle, at once, or not at all",
+    ] = "write-behind"
+    disk_bytes: Annotated[
+        int | Auto,
+        OrAuto(Size(1 << 26)),
+        "Most that KV may take on disk; `auto` is 20 GiB, or a tenth of what is free if that is less",
+    ] = AUTO
+    disk_dir: Annotated[
+        Path | None, PathTo("FOLDER"), "Where KV lies on disk; without it in the data folder, as `kv`"
+    ] = None
+    disk_ttl: Annotated[
+        float | None,
+        Number(60, 1 << 30),
+        "Forget KV on disk that was not used for so long; without it only when there is no room",
+    ] = None
     shared_prompts: Annotated[
         tuple[Path, ...],
         Many(PathTo("FILE", exists=True)),

@@ -1,8 +1,8 @@
 """The data folder: 0700, one server (or one command that writes) at a time.
 
 ``server.lock`` is held with `fcntl.flock` for as long as the owner lives, so a crash leaves nothing
-to clean up. ``server.json`` (0600) says where the owner listens, for commands; it is believed only
-while the lock is held.
+to clean up. ``server.json`` (0600) says where the owner listens, for commands, and holds the token by which
+it knows them; it is believed only while the lock is held.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,11 +26,13 @@ LOOK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """``url`` is the page's, without a slash at its end."""
+    """``url`` is the page's, without a slash at its end. ``token`` opens the operator's routes: whoever can
+    read it here could read the files as well. Never shown."""
 
     pid: int
     url: str
     version: str
+    token: str = field(default="", repr=False)
 
 
 def make_data_dir(path: Path) -> None:

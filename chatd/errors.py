@@ -77,6 +77,13 @@ class WrongOrigin(InvalidRequest):
     http_status = 403
 
 
+class NotAllowed(ChatdError):
+    """Only who can read the server's data folder may ask for that."""
+
+    code = "not_allowed"
+    http_status = 403
+
+
 class ContextTooLong(InvalidRequest):
     """The prompt leaves no room for one token in the model's context."""
 

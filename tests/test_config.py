@@ -53,7 +53,7 @@ def test_data_dir_may_stand_in_a_named_file_only(tmp_path: Path) -> None:
     ("toml", "env", "named"),
     [
         ("prot = 1", {}, "port"),
-        ("disk_bytes = 1", {}, "kv_bytes"),
+        ("dsk_bytes = 1", {}, "disk_bytes"),
         ("", {"CHATD_MODLE": "x"}, "CHATD_MODEL"),
         ("zzz = 1", {}, "nearest"),
     ],

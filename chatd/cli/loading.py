@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -20,9 +19,10 @@ from chatd.model.fetch import default_model
 from chatd.model.kv_pool import KVPlan, kv_dtype, plan_pages
 from chatd.model.load import ModelFile, load_weights, open_model, weights_dtype
 from chatd.model.memory import free_memory, out_of_memory_says
-from chatd.server.service import Backend
+from chatd.server.backend import Backend, Formats
 from chatd.text.answer import AnswerText
-from chatd.text.chat_template import ChatMessage, ChatTemplate
+from chatd.text.chat_template import ChatTemplate
+from chatd.text.system_prefix import system_prefix
 from chatd.text.tokenizer import Tokenizer
 
 Progress = Callable[[float, str], None]
@@ -102,6 +102,8 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
         context_length,
         file.config.vocab_size,
         settings.temperature,
+        Formats(prepared.kernels, str(device), _short(dtype), _short(kv), settings.page_size),
+        cache_on=not settings.no_prefix_cache,
     )
     return Loaded(
         backend,
@@ -214,7 +216,7 @@ def _context_length(settings: Settings, file: ModelFile) -> int:
 
 def shared_prefixes(files: Sequence[Path], tokenizer: Tokenizer, template: ChatTemplate) -> list[list[int]]:
     """For each file with a system prompt, the ids that every conversation with it begins with."""
-    return [_prefix(_prompt_text(file), tokenizer, template) for file in files]
+    return [system_prefix(_prompt_text(file), tokenizer, template) for file in files]
 
 
 def _prompt_text(file: Path) -> str:
@@ -222,15 +224,3 @@ def _prompt_text(file: Path) -> str:
         return file.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise SetupError(f"The shared prompt {file} cannot be read: {error}") from None
-
-
-def _prefix(system: str, tokenizer: Tokenizer, template: ChatTemplate) -> list[int]:
-    """What the prompts of two different first messages have in common."""
-
-    def ids(first: str) -> list[int]:
-        messages = [ChatMessage("system", system), ChatMessage("user", first)]
-        return tokenizer.encode_prompt(template.render(messages, add_generation_prompt=True))
-
-    one, other = ids("1"), ids("?")
-    common = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return [mine for mine, _ in common]

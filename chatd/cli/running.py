@@ -9,6 +9,7 @@ HTTP is up while the model loads, so that the page and ``/readyz`` can say how f
 import asyncio
 import contextlib
 import os
+import secrets
 import socket
 import threading
 import time
@@ -62,6 +63,7 @@ async def run(settings: Settings, screen: ServeScreen, load: Loader = load) -> N
                 currency=prices.currency,
                 clock=time.monotonic,
                 new_id=new_id,
+                admin_token=secrets.token_urlsafe(32),
             )
             url = page_url(listener, addresses)
             server = LoadingServer(settings, state, screen, load, url=url, began=began)
@@ -133,7 +135,8 @@ class LoadingServer(ChatdServer):
         super().stop()
 
     def _listening(self) -> None:
-        write_address(self._settings.data_dir, ServerAddress(os.getpid(), self._url, __version__))
+        address = ServerAddress(os.getpid(), self._url, __version__, self._app.admin_token)
+        write_address(self._settings.data_dir, address)
         self._screen.listening(self._url)
 
     def _end_if_failed(self, model: asyncio.Task[None]) -> None:
