@@ -16,7 +16,7 @@ Who owns the pages of a lease, by half-open intervals of tokens; all borders but
 - `purge` detaches what lies in [matched_len, tree_len), frees all right of it and lets ``node`` go.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from chatd.cache.page_pool import PagePool, require
@@ -54,6 +54,14 @@ class Lease:
     released: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class Hold:
+    """Keeps the pages of a path in the tree, for reading them. Ended by `PrefixCache.let_go`."""
+
+    node: RadixNode
+    pages: tuple[int, ...]
+
+
 class PrefixCache:
     """Pages for prompts, reusing the KV of what was computed before under the same namespace.
 
@@ -72,9 +80,11 @@ class PrefixCache:
         self._pool = PagePool(num_pages, page_size)
         self._tree = RadixTree(page_size, self._pool.free)
         self.enabled = enabled
-        self._on_evict = on_evict
+        self.on_evict = on_evict
         self._shared: list[bytes] = []
         self._live: dict[int, Lease] = {}
+        self._holds: list[Hold] = []
+        self._namespaces: set[Namespace] = set()
         self._serial = 0
         self.evicted_pages = 0
 
@@ -98,6 +108,11 @@ class PrefixCache:
     def match_len(self, ids: Sequence[int], namespace: Namespace) -> int:
         """The ``cached_len`` that `acquire` would give now. Changes nothing, not even the LRU order."""
         return self._match(pack(ids), namespace).total_len
+
+    def match_lens(self, ids: Sequence[int], namespace: Namespace) -> tuple[int, int]:
+        """As `match_len`, and how many of those tokens lie in whole pages."""
+        match = self._match(pack(ids), namespace)
+        return match.total_len, match.full_len
 
     def acquire(self, ids: Sequence[int], namespace: Namespace) -> Lease:
         """Pin the longest cached prefix of ``ids``: ``cached_len`` is at most ``len(ids) - 1``.
@@ -125,6 +140,7 @@ class PrefixCache:
             serial=self._serial,
         )
         self._live[lease.serial] = lease
+        self._namespaces.add(namespace)
         if match.slots:
             self._copy_slots(lease, match)
         return lease
@@ -188,6 +204,82 @@ class PrefixCache:
         if key and key not in self._shared:
             self._shared.append(key)
 
+    def whole_pages_only(self, lease: Lease) -> None:
+        """Give up what would be copied into the lease's last page, before the copy is planned."""
+        require(lease.tree_len == lease.matched_len, "a lease that was inserted cannot shrink")
+        if lease.copy is not None:
+            self._let_source_go(lease)
+            self._pool.free([lease.pages.pop()])
+            lease.cached_len = lease.matched_len
+
+    # -- what the tiers below and the operator ask
+
+    def shared_len(self, key: bytes) -> int:
+        """How many leading tokens of a packed path every namespace may match."""
+        return self._shareable_len(key)
+
+    def hold(self, key: bytes, namespace: Namespace, *, exact: bool = False) -> Hold | None:
+        """Keep the whole pages of a packed path where they are. None if the tree lacks some of them.
+
+        Does not count as a use. Without ``exact`` it may hold more: the whole edge in which the path ends.
+        """
+        match = self._tree.match(key, namespace, len(key) // ID_BYTES)
+        num_pages = len(key) // ID_BYTES // self.page_size
+        if match.full_len < num_pages * self.page_size:
+            return None
+        node = match.node
+        if exact and match.full_len < node.end_len:
+            node = self._tree.split(node, (match.full_len - node.start_len) // self.page_size)
+        hold = Hold(node, tuple(self._tree.pages_to(node)[:num_pages]))
+        self._tree.lock(hold.node)
+        self._holds.append(hold)
+        return hold
+
+    @property
+    def pinned_pages(self) -> int:
+        """Pages that holds alone keep from being evicted, if there are no leases."""
+        held = {node for hold in self._holds for node in self._tree.path(hold.node)}
+        return sum(len(node.pages) for node in held)
+
+    def let_go(self, hold: Hold) -> None:
+        self._holds.remove(hold)
+        self._tree.unlock(hold.node)
+
+    def forget(self, key: bytes, namespace: Namespace, from_len: int = 0) -> int:
+        """Remove what is cached of a packed path from ``from_len`` tokens on; the tokens that went.
+
+        What another path needs too, or a lease holds, stays.
+        """
+        before = self._tree.evictable_pages
+        match = self._tree.match(key, namespace, len(key) // ID_BYTES)
+        if match.source is not match.node:
+            if match.source.num_tokens == match.slots:
+                self._tree.prune(match.source, namespace, from_len)
+            self._tree.prune(match.node, namespace, from_len)
+        elif match.full_len + match.slots == match.node.end_len:
+            self._tree.prune(match.node, namespace, from_len)
+        return (before - self._tree.evictable_pages) * self.page_size
+
+    def clear(self, namespace: Namespace | None) -> int:
+        """Remove all that no lease holds, of one namespace or all; the tokens that went."""
+        before = self._tree.evictable_pages
+        self._tree.clear(namespace)
+        return (before - self._tree.evictable_pages) * self.page_size
+
+    def elsewhere_len(self, ids: Sequence[int], namespace: Namespace) -> int:
+        """The most tokens that another namespace would match. Never to be told to a client."""
+        key = pack(ids)
+        others = (other for other in self._namespaces if other != namespace)
+        return max((self._match(key, other).total_len for other in others), default=0)
+
+    def nodes(self) -> Iterator[RadixNode]:
+        """Every node but the root, parents first. Not to be gone on with after a change."""
+        return self._tree.walk()
+
+    def key_to(self, node: RadixNode) -> bytes:
+        """The packed ids from the root to the end of ``node``."""
+        return self._tree.key_to(node)
+
     # -- inside
 
     def _match(self, key: bytes, namespace: Namespace) -> Match:
@@ -203,7 +295,7 @@ class PrefixCache:
         if missing > self._tree.evictable_pages:
             return None
         if missing > 0:
-            self._tree.evict(missing, self._on_evict)
+            self._tree.evict(missing, self.on_evict)
             self.evicted_pages += missing
         return self._pool.alloc(num_pages)
 
@@ -290,8 +382,8 @@ class PrefixCache:
         for lease in live:
             self._check_lease(lease)
             held = [lease.node] if lease.source is None else [lease.node, lease.source]
-            for node in (above for end in held for above in self._tree.path(end)):
-                lock_refs[node] = lock_refs.get(node, 0) + 1
+            self._count_path(lock_refs, held)
+        self._count_path(lock_refs, [hold.node for hold in self._holds])
         self._tree.check(lock_refs)
         for node in self._tree.walk():
             if node.namespace == SHARED:
@@ -299,6 +391,10 @@ class PrefixCache:
                 marked = any(mark.startswith(key) for mark in self._shared)
                 require(marked, "a prompt is shared by nobody's wish")
         self._check_owners(live, [node for node in lock_refs if not node.attached])
+
+    def _count_path(self, lock_refs: dict[RadixNode, int], ends: Iterable[RadixNode]) -> None:
+        for node in (above for end in ends for above in self._tree.path(end)):
+            lock_refs[node] = lock_refs.get(node, 0) + 1
 
     def _check_lease(self, lease: Lease) -> None:
         require(not lease.released, "an ended lease lives")

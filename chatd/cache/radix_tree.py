@@ -45,11 +45,15 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """Pages that leave the tree: the last ones of the path with the packed ids ``key``."""
+    """Pages that leave the tree: the last ones of the path with the packed ids ``key``.
+
+    ``path`` are all pages of the path, those that leave included.
+    """
 
     namespace: Namespace
     key: bytes
     pages: tuple[int, ...]
+    path: tuple[int, ...]
 
 
 class RadixTree:
@@ -283,13 +287,36 @@ class RadixTree:
         while num_pages > 0:
             leaf = self._order.first()
             count = min(num_pages, len(leaf.pages))
-            on_evict(Evicted(leaf.namespace, self.key_to(leaf), tuple(leaf.pages[-count:])))
+            path = tuple(self.pages_to(leaf))
+            on_evict(Evicted(leaf.namespace, self.key_to(leaf), path[-count:], path))
             num_pages -= count
             if count == len(leaf.pages):
                 self._remove(leaf)
             else:
                 leaf.key = leaf.key[: -count * self.page_bytes]
                 self._drop_pages(leaf, count)
+
+    def prune(self, node: RadixNode, namespace: Namespace, from_len: int) -> None:
+        """Remove the end of ``node``'s path from ``from_len`` tokens on, whole pages, as far as it is of
+        ``namespace`` and nothing else hangs under it or holds it.
+        """
+        while node.evictable and node.namespace == namespace and node.end_len > from_len:
+            above = node.parent
+            keep = -(-max(0, from_len - node.start_len) // self.page_size)
+            if keep >= len(node.pages):
+                return
+            if keep > 0:
+                node.key = node.key[: keep * self.page_bytes]
+                self._drop_pages(node, len(node.pages) - keep)
+                return
+            self._remove(node)
+            node = above
+
+    def clear(self, namespace: Namespace | None) -> None:
+        """Remove all that no lease holds: of ``namespace``, or of everybody."""
+        for node in reversed(list(self.walk())):  # children before their parents
+            if node.evictable and namespace in (None, node.namespace):
+                self._remove(node)
 
     def detach(self, top: RadixNode) -> None:
         """Take ``top`` and all below it out of the tree for good. Held nodes keep their pages till let go."""

@@ -41,11 +41,14 @@ class PageSpill:
 
 @dataclass(frozen=True, slots=True)
 class PageRestore:
-    """Copy ``buffer`` to the records of ``pages``, which nothing else touches until it is done."""
+    """Copy the records in ``buffer`` from number ``skip`` on to ``pages``, which nothing else touches until
+    it is done.
+    """
 
     ticket: int
     pages: tuple[int, ...]
     buffer: HostBuffer
+    skip: int = 0
 
 
 @dataclass(slots=True)
@@ -85,6 +88,10 @@ class StepPlan:
     rows: list[StepRow]
     spills: list[PageSpill] = field(default_factory=list)
     restores: list[PageRestore] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.rows or self.spills or self.restores)
 
 
 BAD_ROW = -1

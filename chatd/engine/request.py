@@ -3,8 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from chatd.cache.block_tier import Block
 from chatd.cache.prefix_cache import Lease
-from chatd.engine.messages import Submit
+from chatd.cache.restoring import Restore
+from chatd.cache.tiering import Found
+from chatd.engine.messages import Submit, TierOutcome
 from chatd.engine.plan import PageCopy
 from chatd.ids import Rid
 
@@ -27,7 +30,7 @@ class Answer(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Req:
-    """One request. It is waiting while ``lease`` is None, running while it holds one.
+    """One request. It is waiting while ``lease`` is None, restoring while it has a ``restore``, else running.
 
     ``ids[:kv_len]`` have KV in ``lease.pages``, by the steps that were committed. Steps that still fly will
     make it ``planned_len`` and bring ``pending`` more ids. A running request always has at least one id
@@ -44,6 +47,13 @@ class Req:
     pending: int = 0
     flights: int = 0
     copy: PageCopy | None = None
+    restore: Restore | None = None
+    found: Found | None = None
+    blocks: list[Block] | None = None
+    disk_hit: int = 0
+    restored_len: int = 0
+    restore_s: float = 0.0
+    outcome: TierOutcome | None = None
     admitted: bool = False
     seq: int = 0
     position: int = 0

@@ -127,7 +127,7 @@ def test_a_broken_invariant_ends_everything_and_says_so(
 ) -> None:
     engine = toy_engine(outbox)
 
-    def leak() -> StepPlan:
+    def leak(now: float) -> StepPlan:
         raise RuntimeError("pages have leaked")
 
     monkeypatch.setattr(engine._scheduler, "schedule", leak)

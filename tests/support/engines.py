@@ -103,7 +103,7 @@ class PagedRunner:
         self.steps = 0
         self.bad: Callable[[StepRow], bool] = lambda row: False
         self.before_step: Callable[[StepPlan], None] = lambda plan: None
-        self.buffers_free = num_buffers
+        self.buffers_free = self._num_buffers = num_buffers
         self._buffers = threading.Lock()
         self._copying: list[int] = []
         self._sampled: dict[Rid, int] = {}
@@ -128,8 +128,8 @@ class PagedRunner:
         for spill in plan.spills:
             spill.buffer.view[:] = self.kv[list(spill.pages)].tobytes()
         for restore in plan.restores:
-            records = np.frombuffer(restore.buffer.view, np.int64).reshape(len(restore.pages), -1)
-            self.kv[list(restore.pages)] = records
+            records = np.frombuffer(restore.buffer.view, np.int64).reshape(-1, self.page_size)
+            self.kv[list(restore.pages)] = records[restore.skip :]
         self._copying += [spill.ticket for spill in plan.spills]
         self._copying += [restore.ticket for restore in plan.restores]
         for copy in plan.copies:
@@ -145,6 +145,10 @@ class PagedRunner:
                 return None
             self.buffers_free -= 1
         return ByteBuffer(self.block_bytes, self._give_back)
+
+    @property
+    def buffers_out(self) -> int:
+        return self._num_buffers - self.buffers_free
 
     def _give_back(self) -> None:
         with self._buffers:

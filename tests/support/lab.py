@@ -8,6 +8,7 @@ from chatd.engine.plan import Flight, StepPlan
 from chatd.engine.scheduler import Scheduler
 from chatd.ids import Rid
 from tests.support.engines import ChecksumRunner, PagedRunner, request, toy_scheduler
+from tests.support.memory_tier import MemoryTier
 
 
 @dataclass
@@ -38,9 +39,13 @@ class Outcome:
         return self.finished
 
     @property
-    def hit(self) -> int:
+    def prefilled(self) -> Prefill:
         assert self.prefill is not None
-        return self.prefill.gpu_hit
+        return self.prefill
+
+    @property
+    def hit(self) -> int:
+        return self.prefilled.gpu_hit
 
 
 class Lab:
@@ -51,7 +56,12 @@ class Lab:
         cache = self.scheduler.cache
         self.runner = runner or ChecksumRunner(cache.total_pages, cache.page_size)
         self.outcomes: dict[Rid, Outcome] = {}
+        self.answers: list[Update] = []
+        """To cache commands."""
         self.last = StepOutput(())
+        self.now = 0.0
+        self.work = 1 << 30
+        """How many jobs of the disk are done between two steps."""
         self._flying: tuple[StepPlan, Flight] | None = None
 
     def submit(self, submit: Submit) -> Outcome:
@@ -66,9 +76,11 @@ class Lab:
 
     def step(self) -> StepOutput:
         """Schedule and launch; commit what was launched, or with overlap what was launched before that."""
+        self.now += 0.01
+        self.disk_works()
         if self._flying and self.scheduler.needs_ids:
             self._commit()
-        plan = self.scheduler.schedule()
+        plan = self.scheduler.schedule(self.now)
         self.scheduler.check()
         assert sum(row.extend_len for row in plan.rows) <= self.scheduler.limits.step_tokens
         launched = plan, self.runner.launch(plan)
@@ -77,7 +89,19 @@ class Lab:
         self._flying = launched
         if not (self.runner.overlaps and plan.rows):
             self._commit()
+        self.scheduler.copied(self.runner.copies_done(wait=False), self.now)
+        self.scheduler.check()
         return self.last
+
+    def disk_works(self) -> None:
+        """The worker's completions come in."""
+        if self.scheduler.tiering is None:
+            return
+        tier = self.scheduler.tiering.tier
+        assert isinstance(tier, MemoryTier)
+        for completion in tier.work(self.work):
+            self.scheduler.completed(completion, self.now)
+            self.scheduler.check()
 
     def _commit(self) -> None:
         assert self._flying
@@ -86,15 +110,25 @@ class Lab:
         self.last = self.scheduler.commit(plan, flight.wait())
         self.scheduler.check()
         for update in self.last.updates:
-            self.outcomes[update.rid].take(update)
+            if update.rid in self.outcomes:
+                self.outcomes[update.rid].take(update)
+            else:
+                self.answers.append(update)
 
     def run(self, max_steps: int = 20_000) -> None:
         """Step until nothing is left to do."""
         for _ in range(max_steps):
-            if not self.scheduler.has_work:
+            if not (self.scheduler.has_work or self._writes):
                 return
             self.step()
         raise AssertionError("the scheduler never came to rest")
+
+    @property
+    def _writes(self) -> bool:
+        tiering = self.scheduler.tiering
+        if tiering is None or not self.work:
+            return False
+        return tiering.restorer.active > 0 or (tiering.tier.accepts and self.scheduler.writing)
 
     def answer(self, submit: Submit) -> Outcome:
         outcome = self.submit(submit)
@@ -105,7 +139,8 @@ class Lab:
         cache = self.scheduler.cache
         assert not self.scheduler.running
         assert not self.scheduler.waiting
-        assert cache.free_pages + cache.evictable_pages == cache.total_pages
+        assert not self.scheduler.restoring
+        assert cache.free_pages + cache.evictable_pages + cache.pinned_pages == cache.total_pages
         for outcome in self.outcomes.values():
             assert outcome.finished is not None
             generated = [u.generated for u in outcome.updates if isinstance(u, Piece | Held)]
