@@ -87,12 +87,12 @@ class TieringMachine(RuleBasedStateMachine):
         for _ in range(steps):
             self.lab.step()
 
-    @rule(depth=st.integers(1, 4))
-    def a_turn_each(self, depth: int) -> None:
+    @rule(depth=st.integers(1, 4), work=st.sampled_from([1, 2, 1 << 30]))
+    def a_turn_each(self, depth: int, work: int) -> None:
         """More than the pages hold, one after the other, so that what was there is pushed out."""
         for step in range(3):
             self.submit([step] * depth, 2, "a", 0)
-        self.lab.work = 1 << 30
+        self.lab.work = work
         self.lab.run()
 
     @rule(pick=st.integers(0, 1000))
