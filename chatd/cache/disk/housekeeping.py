@@ -51,8 +51,10 @@ class Housekeeping:
 
     def finish(self) -> None:
         """All that must be on the disk before the end."""
-        for action, task in (("sync", self._sync), ("save", self._save_rules), ("save", self._save_recency)):
-            self._try(action, task)
+        self._try("remove", self._bury)
+        self._try("sync", self._sync)
+        self._try("save", self._save_rules)
+        self._try("save", self._save_recency)
 
     def _try(self, action: str, task: Task) -> float:
         try:

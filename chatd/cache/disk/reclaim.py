@@ -18,7 +18,7 @@ class Reclaimer:
 
     def step(self) -> bool:
         """One file call's worth, or one record's. True if there may be more. Raises `OSError`."""
-        return self._drop_empty() or self._cut_tail() or self._move_one() or self._shrink()
+        return self._drop_empty() or self._move_one() or self._cut_tail() or self._shrink()
 
     def _drop_empty(self) -> bool:
         empty = next((one for one in self._folder.segments.values() if not one.live), None)

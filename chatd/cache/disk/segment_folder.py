@@ -64,6 +64,10 @@ class SegmentFolder:
         """Remove the file with all that it holds. Raises `OSError`, and then it is all still there."""
         self._files.unlink(self.folder / segment.name)
         self._new_names = True
+        self.disown(segment)
+
+    def disown(self, segment: Segment) -> None:
+        """Know it no more; its file is not there."""
         del self.segments[segment.number]
         self.nbytes -= segment.nbytes
         fd = self._open.pop(segment.number, None)

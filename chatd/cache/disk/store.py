@@ -20,7 +20,7 @@ UNBOUNDED = 1 << 62
 
 
 class NoRoom(Exception):
-    """All that the quota allows is pinned."""
+    """All that the quota allows is pinned, or is what the new record hangs under."""
 
 
 class Store:
@@ -85,11 +85,18 @@ class Store:
         self.index.hold(block.parent)
         try:
             segment = self._segment_with_room()
-            slot = self.folder.write(segment, packed, body)
+            slot = self._write(segment, packed, body)
         finally:
             self.index.let_go(block.parent)
         self.index.add(Entry(block.key, block.parent, namespace, segment, slot, int(now), int(now)))
         self.events["stored"] += 1
+
+    def _write(self, segment: Segment, header: bytes, body: Bytes) -> int:
+        try:
+            return self.folder.write(segment, header, body)
+        except FileNotFoundError:
+            self.lost(segment)
+            raise
 
     def fetch(self, block: Block, into: memoryview) -> ReadOutcome:
         """Fill ``into`` with a block's body. What does not hold that is removed."""
@@ -101,6 +108,9 @@ class Store:
             return ReadOutcome.MISSING
         try:
             header = self.read(entry, into)
+        except FileNotFoundError:
+            self.lost(entry.segment)
+            return ReadOutcome.DAMAGED
         except OSError as error:
             self.failures.add("read", error)
             return ReadOutcome.FAILED
@@ -125,6 +135,13 @@ class Store:
     def discard(self, entry: Entry) -> None:
         """Remove a record that is not what it should be."""
         self.remove(entry, "damaged")
+
+    def lost(self, segment: Segment) -> None:
+        """Somebody took a file away, and all that it held is gone."""
+        self.folder.disown(segment)
+        for entry in [one for one in self.index.entries() if one.segment is segment]:
+            self.index.remove(entry)
+            self.events["damaged"] += 1
 
     def remove(self, entry: Entry, why: str) -> None:
         """Remove a record, and count why."""

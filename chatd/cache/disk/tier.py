@@ -87,6 +87,9 @@ class DiskTier:
                 f"The folder of the disk tier, {folder}, cannot be read: {error.strerror}. "
                 "Mend that, or turn the tier off with --disk off."
             ) from None
+        except BaseException:
+            lock.release()
+            raise
         tier = cls(store, files, lock, timer)
         if ttl_s is not None:
             tier.set_ttl(None, ttl_s)

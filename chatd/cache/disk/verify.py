@@ -48,6 +48,9 @@ def check(store: Store, entry: Entry) -> Damage | None:
     file, slot = entry.segment.name, entry.slot
     try:
         whole = store.read(entry, memoryview(bytearray(entry.segment.label.body_len)))
+    except FileNotFoundError:
+        store.lost(entry.segment)
+        return Damage(entry.key, entry.namespace, file, slot, True, "the file is gone")
     except OSError as error:
         name = store.failures.add("read", error)
         return Damage(entry.key, entry.namespace, file, slot, False, name)
