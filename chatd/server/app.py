@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import ASGIApp
 
 from chatd.errors import ChatdError, InvalidRequest, MethodNotAllowed, NotFound, SetupError, TooLarge
-from chatd.server import health, native_api, openai_api
+from chatd.server import admin_api, health, metrics, native_api, openai_api
 from chatd.server.guards import Addresses, Guard
 from chatd.server.http import error_response
 from chatd.server.page import page_routes
@@ -60,6 +60,8 @@ def create_app(state: AppState) -> Starlette:
     """Every route of the server. ``state.service`` may come later."""
     routes = [
         *health.ROUTES,
+        metrics.ROUTE,
+        admin_api.ROUTES,
         native_api.ROUTES,
         openai_api.ROUTES,
         WebSocketRoute("/ws", serve_socket),

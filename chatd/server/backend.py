@@ -1,8 +1,7 @@
 """What a chat service is made over: a loaded model with its engine, and the server's settings for it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from chatd.engine.messages import CacheCommand, Submit
 from chatd.ids import Rid
@@ -22,14 +21,6 @@ class EngineHandle(Protocol):
     def abort(self, rid: Rid) -> None: ...
     def send(self, command: CacheCommand) -> None: ...
     def stalled_for(self) -> float: ...
-
-
-class DiskView(Protocol):
-    """What the operator may see of the disk tier. Each call may take a moment: not on the event loop."""
-
-    def status(self) -> Mapping[str, Any]:
-        """Figures that can be written as JSON, by name."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from chatd.cache.disk.tier import DiskTier
 from chatd.engine.messages import EngineCounters, EngineState
 from chatd.engine.stream import TokenStream
 from chatd.errors import Draining, NotReady
 from chatd.ids import ConversationId, Namespace, ResponseId
 from chatd.server.allowance import Allowance
-from chatd.server.backend import DiskView
 from chatd.server.cache_service import CacheService
 from chatd.server.commands import CreateCommand, Started
 from chatd.server.estimates import Estimated
@@ -128,7 +128,7 @@ class AppState:
     draining: bool = False
     connections: set[Connection] = field(default_factory=set)
     admin_token: str = field(default="", repr=False)
-    disk: DiskView | None = None
+    disk: DiskTier | None = None
     warming: Allowance = field(default_factory=lambda: Allowance(20, 2.0))
     """Of hints over HTTP, which have no connection of their own to be counted by."""
 

@@ -212,6 +212,7 @@ class Scribe:
                 error="it broke" if reason == "failed" else "",
                 preemptions=preemptions,
                 timings=Timings(queue_ms=1.0, total_ms=20.5),
+                kv_len=run.prompt_len + len(run.ids),
             )
         )
 

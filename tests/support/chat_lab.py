@@ -48,9 +48,9 @@ CONTEXT_LENGTH = 4096
 
 
 @functools.cache
-def toy_template() -> ChatTemplate:
+def toy_template(text: str = TOY_TEMPLATE) -> ChatTemplate:
     """Vetted once: that takes a child process."""
-    return ChatTemplate(TOY_TEMPLATE, bos="", eos="<|endoftext|>")
+    return ChatTemplate(text, bos="", eos="<|endoftext|>")
 
 
 def saying(text: str, num_pages: int = NUM_PAGES) -> ScriptRunner:
@@ -168,7 +168,10 @@ class ChatLab:
 
     async def create(self, text: str = "hello", *, ns: Namespace = ME, **command: Any) -> Started:
         """``params`` as one mapping; everything else by `CreateCommand`'s names."""
-        return await self.service.create(ns, CreateCommand(input=text, **command))
+        return await self.service.create(ns, self.command(text, **command))
+
+    def command(self, text: str = "hello", **command: Any) -> CreateCommand:
+        return CreateCommand(input=text, **command)
 
     async def ask(self, text: str = "hello", *, ns: Namespace = ME, **command: Any) -> Answer:
         """Create a response and read all of it."""
@@ -210,10 +213,10 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def counter_ids() -> Callable[[], str]:
+def counter_ids(prefix: str = "id") -> Callable[[], str]:
     """id1, id2, ..."""
     numbers = itertools.count(1)
-    return lambda: f"id{next(numbers)}"
+    return lambda: f"{prefix}{next(numbers)}"
 
 
 @contextlib.asynccontextmanager
@@ -226,10 +229,15 @@ async def chat_lab(
     settings: ServiceSettings | None = None,
     context_length: int = CONTEXT_LENGTH,
     num_pages: int = NUM_PAGES,
+    prefix: str = "id",
+    template: str = TOY_TEMPLATE,
     **limits: int,
 ) -> AsyncIterator[ChatLab]:
-    """A running service. At the end everything is drained and the ledger checked."""
-    loop, ids = asyncio.get_running_loop(), counter_ids()
+    """A running service. At the end everything is drained and the ledger checked.
+
+    ``prefix`` of ids tells one life of a data folder from the next.
+    """
+    loop, ids = asyncio.get_running_loop(), counter_ids(prefix)
     runner = runner or ChecksumRunner(num_pages, PAGE_SIZE)
     store = await store_type.open(data_dir, prices=PriceBook(), clock=time.time, new_id=ids)
 
@@ -238,7 +246,7 @@ async def chat_lab(
 
     pool = {"num_pages": num_pages, "page_size": PAGE_SIZE, "context_length": context_length}
     engine = HandEngine(post) if by_hand else toy_engine(post, runner, **pool, **limits)
-    backend = Backend(toy_tokenizer(), toy_template(), engine, "toy", context_length, VOCAB_SIZE)
+    backend = Backend(toy_tokenizer(), toy_template(template), engine, "toy", context_length, VOCAB_SIZE)
     service = ChatService(
         backend=backend, store=store, settings=settings or ServiceSettings(), clock=time.time, new_id=ids
     )
