@@ -113,3 +113,40 @@ class BlockTier(Protocol):
         ...
 
     def unpin(self, name: str) -> None: ...
+
+
+class NoTier:
+    """There is no disk tier: it has nothing and takes nothing."""
+
+    block_bytes = 0
+    accepts = False
+
+    def start(self, post: Callable[[Completion], None]) -> None:
+        """There is no worker."""
+
+    def chain(self, packed_ids: bytes, namespace: Namespace, shared_len: int) -> list[Block]:
+        return []
+
+    def has(self, key: bytes) -> bool:
+        return False
+
+    def write(self, ticket: int, block: Block, buffer: HostBuffer) -> None:
+        raise AssertionError("it does not accept blocks")
+
+    def read(self, ticket: int, block: Block, buffer: HostBuffer) -> None:
+        raise AssertionError("it has no blocks")
+
+    def use(self, blocks: Sequence[Block]) -> None:
+        """It has none."""
+
+    def forget(self, ticket: int, paths: Sequence[Sequence[Block]]) -> None:
+        raise AssertionError("it has no blocks")
+
+    def clear(self, ticket: int, namespace: Namespace | None) -> None:
+        raise AssertionError("it has no blocks")
+
+    def pin(self, name: str, blocks: Sequence[Block]) -> None:
+        """There is nothing to pin."""
+
+    def unpin(self, name: str) -> None:
+        """Nothing was pinned."""

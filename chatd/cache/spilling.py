@@ -92,6 +92,8 @@ class Spiller:
 
     def want(self, of: object, namespace: Namespace, key: bytes) -> None:
         """Store the whole blocks of a packed path, before earlier ones. ``of`` has one path at a time."""
+        if not self._tier.block_bytes:
+            return
         self._wanted.pop(of, None)
         self._wanted[of] = _Wanted(namespace, key)
         while len(self._wanted) > MOST_WANTED:

@@ -12,6 +12,7 @@ from chatd.cache.block_tier import (
     BlockTier,
     BlockWritten,
     Completion,
+    NoTier,
 )
 from chatd.cache.costs import Costs
 from chatd.cache.prefix_cache import Lease, PrefixCache
@@ -65,6 +66,15 @@ class Tiering:
         self.tickets = tickets
         self._cache = cache
         self._gone: dict[int, Callable[[int], None]] = {}
+
+    @classmethod
+    def off(cls, cache: PrefixCache) -> "Tiering":
+        """Nothing is ever stored or found; costs are measured all the same."""
+        return cls(cache, NoTier(), lambda: None, Costs())
+
+    @property
+    def on(self) -> bool:
+        return self.tier.block_bytes > 0
 
     @property
     def has_moves(self) -> bool:
@@ -145,14 +155,17 @@ class Tiering:
             case BlockWritten():
                 unwanted = self.spiller.written(completion)
                 if unwanted is not None:
-                    self.forget([[unwanted]], lambda blocks: None)
+                    self.forget([[unwanted]])
             case BlocksGone():
                 self._gone.pop(completion.ticket)(completion.blocks)
 
     # -- commands
 
-    def forget(self, paths: list[list[Block]], then: Callable[[int], None]) -> None:
+    def forget(self, paths: list[list[Block]], then: Callable[[int], None] = lambda blocks: None) -> None:
         """Remove these paths' blocks, those on their way included; ``then`` hears how many were stored."""
+        if not self.on:
+            then(0)
+            return
         for path in paths:
             self.spiller.do_not_want(path)
         ticket = next(self.tickets)
@@ -160,6 +173,10 @@ class Tiering:
         self.tier.forget(ticket, paths)
 
     def clear(self, namespace: Namespace | None, then: Callable[[int], None]) -> None:
+        """Remove all records of a namespace, or all; ``then`` hears how many."""
+        if not self.on:
+            then(0)
+            return
         ticket = next(self.tickets)
         self._gone[ticket] = then
         self.tier.clear(ticket, namespace)

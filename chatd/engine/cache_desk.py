@@ -85,7 +85,7 @@ class CacheDesk:
 
     def _warm(self, namespace: Namespace, ids: tuple[int, ...], now: float) -> None:
         tiering = self._tiering
-        if tiering is None or len(self._warming) >= MOST_WARMING or self._scheduler.restoring:
+        if len(self._warming) >= MOST_WARMING or self._scheduler.queues.restoring:
             return
         total_len, paged_len = self._cache.match_lens(ids, namespace)
         found = tiering.look(ids, tiering.chain(ids, namespace), total_len, paged_len)
@@ -111,7 +111,6 @@ class CacheDesk:
             pin.hold = None
         warming, self._warming = self._warming, []
         for restore in warming:
-            assert self._tiering is not None
             if restore.ended:
                 self._cache.release(restore.lease, restore.ids, restore.done_len)
             else:
@@ -121,21 +120,19 @@ class CacheDesk:
     # -- estimates
 
     def _probe(self, probe: Probe) -> Probed:
-        ids, total_len, tiering = probe.prompt_ids, 0, self._tiering
+        ids, tiering = probe.prompt_ids, self._tiering
         total_len, paged_len = self._cache.match_lens(ids, probe.namespace)
         elsewhere = self._cache.elsewhere_len(ids, probe.namespace)
-        disk_len, restore_s, note = 0, 0.0, TierNote(elsewhere=elsewhere)
-        gpu_len = total_len
-        if tiering is not None:
-            note = TierNote(TierOutcome.NOTHING, elsewhere=elsewhere)
-            found = tiering.look(ids, tiering.chain(ids, probe.namespace), total_len, paged_len)
-            if found is not None:
-                loads = tiering.costs.would_load(len(found.blocks), found.tokens)
-                note = found.note(TierOutcome.LOADED if loads else TierOutcome.CHEAPER, elsewhere=elsewhere)
-                if loads:
-                    gpu_len, restore_s = paged_len, found.load_s
-                    disk_len = total_len + found.tokens - paged_len
-        costs = self._scheduler.costs
+        gpu_len, disk_len, restore_s = total_len, 0, 0.0
+        note = TierNote(TierOutcome.NOTHING if tiering.on else TierOutcome.OFF, elsewhere=elsewhere)
+        found = tiering.look(ids, tiering.chain(ids, probe.namespace), total_len, paged_len)
+        if found is not None:
+            loads = tiering.costs.would_load(len(found.blocks), found.tokens)
+            note = found.note(TierOutcome.LOADED if loads else TierOutcome.CHEAPER, elsewhere=elsewhere)
+            if loads:
+                gpu_len, restore_s = paged_len, found.load_s
+                disk_len = total_len + found.tokens - paged_len
+        costs = tiering.costs
         computed = len(ids) - gpu_len - disk_len
         return Probed(
             rid=probe.rid,
@@ -153,16 +150,13 @@ class CacheDesk:
 
     def _forget(self, rid: Rid, namespace: Namespace, paths: tuple[tuple[int, ...], ...]) -> None:
         tokens = sum(self._cache.forget(pack(ids), namespace) for ids in paths)
-        if self._tiering is None:
-            self._say(CacheDone(rid, tokens))
-            return
         chains = [self._tiering.chain(ids, namespace) for ids in paths]
         own = [[block for block in chain if block.namespace == namespace] for chain in chains]
         self._tiering.forget(own, lambda blocks: self._say(CacheDone(rid, tokens, blocks)))
 
     def _clear(self, rid: Rid, namespace: Namespace | None, disk: bool) -> None:
         tokens = self._cache.clear(namespace)
-        if self._tiering is None or not disk:
+        if not disk:
             self._say(CacheDone(rid, tokens))
             return
         self._tiering.clear(namespace, lambda blocks: self._say(CacheDone(rid, tokens, blocks)))
@@ -185,11 +179,9 @@ class CacheDesk:
             self._drop_pin(command.name)
             self._pins[command.name] = _Pin(command.namespace, key)
             ids = unpack(key)
-            blocks = 0
-            if self._tiering is not None:
-                chain = self._tiering.chain(ids, command.namespace)
-                self._tiering.tier.pin(command.name, chain)
-                blocks = sum(self._tiering.tier.has(block.key) for block in chain)
+            chain = self._tiering.chain(ids, command.namespace)
+            self._tiering.tier.pin(command.name, chain)
+            blocks = sum(self._tiering.tier.has(block.key) for block in chain)
             # One token more than the prefix: of a prompt the last token is never taken from the cache.
             self._warm(command.namespace, (*ids, 0), now)
             self.tend()
@@ -198,8 +190,7 @@ class CacheDesk:
     def _unpin(self, rid: Rid, name: str) -> None:
         tokens = len(self._pins[name].key) // ID_BYTES if name in self._pins else 0
         self._drop_pin(name)
-        if self._tiering is not None:
-            self._tiering.tier.unpin(name)
+        self._tiering.tier.unpin(name)
         self._say(CacheDone(rid, tokens))
 
     def _drop_pin(self, name: str) -> None:
@@ -231,8 +222,6 @@ class CacheDesk:
 
     def _stored_len(self, node: RadixNode) -> int:
         """Of the edge's tokens, those in blocks that are on disk."""
-        if self._tiering is None:
-            return 0
         tier, stored = self._tiering.tier, 0
         chain = self._tiering.chain(unpack(self._cache.key_to(node)), node.namespace)
         for i in range(node.start_len // BLOCK_LEN, len(chain)):

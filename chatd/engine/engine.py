@@ -57,6 +57,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
+        self._tiering = scheduler.tiering
         self._desk = CacheDesk(scheduler)
         self._runner = runner
         self._post = post
@@ -80,8 +81,7 @@ class Engine:
         return self._failure
 
     def start(self) -> None:
-        if self._scheduler.tiering is not None:
-            self._scheduler.tiering.tier.start(self._inbox.put)
+        self._tiering.tier.start(self._inbox.put)
         self._thread.start()
 
     def submit(self, submit: Submit) -> None:
@@ -147,7 +147,7 @@ class Engine:
         return None
 
     def _nothing_to_do(self) -> bool:
-        return self._starved or not (self._scheduler.has_work or self._scheduler.has_moves)
+        return self._starved or not (self._scheduler.has_work or self._tiering.has_moves)
 
     def _take(self, message: Submit | Abort | CacheCommand | Completion) -> None:
         match message:
@@ -156,7 +156,7 @@ class Engine:
             case Abort(rid):
                 self._scheduler.abort(rid)
             case BlockRead() | BlockWritten() | BlocksGone():
-                self._scheduler.completed(message, self._clock())
+                self._tiering.completed(message, self._clock())
             case _:
                 self._desk.take(message, self._clock())
 
@@ -179,7 +179,7 @@ class Engine:
             self._land()
         self._copies_done(wait=plan.is_empty)
         # Nothing was launched and nobody was heard of: until the disk's next word there is nothing to do.
-        self._starved = plan.is_empty and not self._scheduler.copying and not self._scheduler.can_run
+        self._starved = plan.is_empty and not self._tiering.copying and not self._scheduler.can_run
 
     def _plan(self) -> StepPlan:
         plan = self._scheduler.schedule(self._clock())
@@ -202,8 +202,8 @@ class Engine:
         self._say(self._scheduler.commit(plan, sampled))
 
     def _copies_done(self, *, wait: bool) -> None:
-        if self._scheduler.copying:
-            self._scheduler.copied(self._runner.copies_done(wait=wait), self._clock())
+        if self._tiering.copying:
+            self._tiering.copied(self._runner.copies_done(wait=wait), self._clock())
 
     def _failed(self, plan: StepPlan, error: Exception) -> StepOutput:
         """Whatever the device said, the requests of this step are lost; the others are not."""
@@ -223,18 +223,18 @@ class Engine:
         """Write what is cached, most recently used first, until all is written or the time is up."""
         self._land()
         until = self._clock() + stop.write_s
-        done = self._scheduler.written_blocks
-        total = self._scheduler.want_all()
-        while total and (left := until - self._clock()) > 0 and self._scheduler.writing:
+        spiller = self._tiering.spiller
+        done, total = spiller.counts.blocks, spiller.want_all()
+        while total and spiller.queue_len and (left := until - self._clock()) > 0:
             plan = self._plan()
             if not plan.is_empty:
                 self._runner.launch(plan).wait()
             self._copies_done(wait=plan.is_empty)
-            stop.progress(self._scheduler.written_blocks - done, total)
+            stop.progress(spiller.counts.blocks - done, total)
             try:
                 message = self._inbox.get(timeout=left) if plan.is_empty else self._inbox.get_nowait()
             except Empty:
                 continue
             if isinstance(message, BlockRead | BlockWritten | BlocksGone):
-                self._scheduler.completed(message, self._clock())
+                self._tiering.completed(message, self._clock())
         self._say(self._scheduler.report())

@@ -154,7 +154,9 @@ def test_b2_pages_stay_while_they_are_copied_to() -> None:
     after.submit(request("b", prompt(1, 400), 20))
     after.step()
     after.step()
-    held = after.scheduler.restoring[0].lease.pages[:]  # type: ignore[union-attr]
+    lease = after.scheduler.queues.restoring[0].lease
+    assert lease
+    held = lease.pages[:]
     assert held
     after.abort("b")
     assert not set(held) & after.scheduler.cache._pool.free_pages()

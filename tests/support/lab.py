@@ -89,18 +89,17 @@ class Lab:
         self._flying = launched
         if not (self.runner.overlaps and plan.rows):
             self._commit()
-        self.scheduler.copied(self.runner.copies_done(wait=False), self.now)
+        self.scheduler.tiering.copied(self.runner.copies_done(wait=False), self.now)
         self.scheduler.check()
         return self.last
 
     def disk_works(self) -> None:
         """The worker's completions come in."""
-        if self.scheduler.tiering is None:
-            return
         tier = self.scheduler.tiering.tier
-        assert isinstance(tier, MemoryTier)
+        if not isinstance(tier, MemoryTier):
+            return
         for completion in tier.work(self.work):
-            self.scheduler.completed(completion, self.now)
+            self.scheduler.tiering.completed(completion, self.now)
             self.scheduler.check()
 
     def _commit(self) -> None:
@@ -126,9 +125,9 @@ class Lab:
     @property
     def _writes(self) -> bool:
         tiering = self.scheduler.tiering
-        if tiering is None or not self.work:
+        if not self.work:
             return False
-        return tiering.restorer.active > 0 or (tiering.tier.accepts and self.scheduler.writing)
+        return tiering.restorer.active > 0 or (tiering.tier.accepts and tiering.spiller.queue_len > 0)
 
     def answer(self, submit: Submit) -> Outcome:
         outcome = self.submit(submit)
@@ -137,9 +136,9 @@ class Lab:
 
     def assert_at_rest(self) -> None:
         cache = self.scheduler.cache
-        assert not self.scheduler.running
-        assert not self.scheduler.waiting
-        assert not self.scheduler.restoring
+        assert not self.scheduler.queues.running
+        assert not self.scheduler.queues.waiting
+        assert not self.scheduler.queues.restoring
         assert cache.free_pages + cache.evictable_pages + cache.pinned_pages == cache.total_pages
         for outcome in self.outcomes.values():
             assert outcome.finished is not None
