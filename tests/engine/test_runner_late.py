@@ -1,4 +1,4 @@
-"""`TorchRunner` on a device that does its work late and in any order the runner allows: same ids, same bytes."""
+"""`TorchRunner` on a device that does its work late, in any order it is allowed: same ids, same bytes."""
 
 import threading
 from collections.abc import Sequence

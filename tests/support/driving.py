@@ -62,6 +62,7 @@ class Driver:
         self.pages_per_row = -(-max_len // page_size)
         self.pool = pool_of(weights, rows * self.pages_per_row * page_size, page_size, kv_dtype)
         self.decoder = Decoder(weights, load_backend("reference"))
+        self.device = device
         self.runner = TorchRunner(weights, self.pool, load_backend("reference"), device)
 
     def row(
