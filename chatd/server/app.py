@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import ASGIApp
 
 from chatd.errors import ChatdError, InvalidRequest, MethodNotAllowed, NotFound, SetupError, TooLarge
-from chatd.server import admin_api, health, metrics, native_api, openai_api
+from chatd.server import admin_api, health, metrics, native_api, openai_api, reports_api
 from chatd.server.guards import Addresses, Guard
 from chatd.server.http import error_response
 from chatd.server.page import page_routes
@@ -62,6 +62,7 @@ def create_app(state: AppState) -> Starlette:
         *health.ROUTES,
         metrics.ROUTE,
         admin_api.ROUTES,
+        reports_api.ROUTES,
         native_api.ROUTES,
         openai_api.ROUTES,
         WebSocketRoute("/ws", serve_socket),

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, exists, select, update
 
 from chatd.errors import Conflict, NotFound
 from chatd.ids import ConversationId, MessageId, Namespace
+from chatd.store.branches import branch_of, branch_under
 from chatd.store.conversations import (
     find_conversation,
     insert_conversation,
@@ -33,6 +34,7 @@ from chatd.store.records import (
     chain_key,
     title_of,
 )
+from chatd.store.rollups import see_session
 from chatd.store.rows import message_query, response_query, to_message, to_response
 from chatd.store.schema import messages, pack_ids, responses
 
@@ -52,6 +54,17 @@ class Opening:
     hidden_keep: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an answer is written. ``base_len`` characters of its message were there before."""
+
+    conversation_id: ConversationId
+    user_message_id: MessageId | None
+    message_id: MessageId
+    base_len: int
+    branch_id: str
+
+
 def begin_response(conn: Connection, new: NewResponse, opening: Opening) -> BegunResponse:
     """Opens ``new``, or finds what its idempotency key opened before.
 
@@ -63,13 +76,12 @@ def begin_response(conn: Connection, new: NewResponse, opening: Opening) -> Begu
         return earlier
     conversation = _conversation(conn, new, opening)
     if new.continues is None:
-        user_message_id, message_id = _append(conn, new, conversation, opening)
-        base_len = 0
+        where = _append(conn, new, conversation, opening)
     else:
-        target = _reopen(conn, new, conversation)
-        user_message_id, message_id, base_len = None, target.id, len(target.text)
-    _touch(conn, new, conversation, message_id, opening)
-    _insert_row(conn, new, opening, conversation.id, user_message_id, message_id, base_len)
+        where = _reopen(conn, new, conversation)
+    _touch(conn, new, conversation, where.message_id, opening)
+    _insert_row(conn, new, opening, where)
+    see_session(conn, conversation.id, new.namespace, first_at=opening.now, at=opening.now)
     return _begun(conn, new.response_id, replay=False)
 
 
@@ -122,10 +134,8 @@ def _conversation(conn: Connection, new: NewResponse, opening: Opening) -> Conve
     return conversation
 
 
-def _append(
-    conn: Connection, new: NewResponse, conversation: Conversation, opening: Opening
-) -> tuple[MessageId | None, MessageId]:
-    """Stores the new messages and the empty answer; the ids of the last of them and of the answer."""
+def _append(conn: Connection, new: NewResponse, conversation: Conversation, opening: Opening) -> _Place:
+    """Stores the new messages and the empty answer."""
     parent_id, key = new.parent_id, _parent_key(conn, new, conversation.id)
     rows = []
     for message in new.new_messages:
@@ -156,8 +166,10 @@ def _append(
         key=None,
         now=opening.now,
     )
+    first_id = MessageId(str(rows[0]["id"])) if rows else answer_id
+    branch_id = branch_under(conn, conversation.id, new.parent_id, first_id)
     conn.execute(messages.insert(), [*rows, answer])
-    return parent_id if rows else None, answer_id
+    return _Place(conversation.id, parent_id if rows else None, answer_id, 0, branch_id)
 
 
 def _parent_key(conn: Connection, new: NewResponse, conversation_id: ConversationId) -> bytes:
@@ -176,7 +188,7 @@ def _checked_key(namespace: Namespace, parent: bytes, role: str, text: str, clai
     return key
 
 
-def _reopen(conn: Connection, new: NewResponse, conversation: Conversation) -> StoredMessage:
+def _reopen(conn: Connection, new: NewResponse, conversation: Conversation) -> _Place:
     if new.new_messages or new.continues is None:
         raise ValueError("a continued answer brings no new messages")
     target = _message(conn, conversation.id, new.continues)
@@ -193,7 +205,8 @@ def _reopen(conn: Connection, new: NewResponse, conversation: Conversation) -> S
     if new.continued_ids is not None:
         values["token_ids"] = pack_ids(new.continued_ids)
     conn.execute(update(messages).where(messages.c.id == target.id).values(values))
-    return target
+    branch_id = branch_of(conn, conversation.id, target.id)
+    return _Place(conversation.id, None, target.id, len(target.text), branch_id)
 
 
 def _message(conn: Connection, conversation_id: ConversationId, message_id: MessageId) -> StoredMessage:
@@ -220,15 +233,7 @@ def _touch(
     touch(conn, conversation.id, now=opening.now, **values)
 
 
-def _insert_row(
-    conn: Connection,
-    new: NewResponse,
-    opening: Opening,
-    conversation_id: ConversationId,
-    user_message_id: MessageId | None,
-    message_id: MessageId,
-    base_len: int,
-) -> None:
+def _insert_row(conn: Connection, new: NewResponse, opening: Opening, where: _Place) -> None:
     zeros = dict.fromkeys(_COUNTS, 0)
     row: dict[str, object] = {
         "id": new.response_id,
@@ -236,10 +241,12 @@ def _insert_row(
         "namespace": new.namespace,
         "idempotency_key": new.idempotency_key,
         "request_hash": new.request_hash,
-        "conversation_id": conversation_id,
-        "user_message_id": user_message_id,
-        "message_id": message_id,
-        "base_len": base_len,
+        "conversation_id": where.conversation_id,
+        "user_message_id": where.user_message_id,
+        "message_id": where.message_id,
+        "base_len": where.base_len,
+        "branch_id": where.branch_id,
+        "key_id": new.key_id,
         "model": new.model,
         "params_json": new.params_json,
         "status": ResponseStatus.OPEN,
@@ -268,4 +275,5 @@ _COUNTS = (
     "recomputed",
     "history_len",
     "kv_len",
+    "acknowledged",
 )

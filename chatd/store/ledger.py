@@ -9,7 +9,8 @@ A row is OPEN from its first commit and ends once::
 
 - `admit` comes at most once and sets the prompt's buckets for good; without it nothing was generated.
 - Pieces come in order without a gap; the count of generated tokens never falls.
-- `end` comes once, fixes the bill and completes the message; after it only `delivered` may grow.
+- `end` comes once, fixes the bill, completes the message and counts the turn in the roll-ups; after it only
+  `delivered` and `acknowledged` may grow. What was preempted is computed again, but never billed again.
 
 Anything else is a `LedgerViolation` and the whole batch is left out.
 """
@@ -17,7 +18,7 @@ Anything else is a `LedgerViolation` and the whole batch is left out.
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Connection, Integer, bindparam, func, select, update
 
 from chatd.ids import ConversationId, MessageId, Namespace, ResponseId
 from chatd.store.answers import Answer, complete_answers
@@ -25,6 +26,7 @@ from chatd.store.errors import LedgerViolation
 from chatd.store.prices import PriceBook
 from chatd.store.records import (
     AdmittedRow,
+    Cost,
     DeliveredRow,
     EndedRow,
     FlushBatch,
@@ -32,6 +34,7 @@ from chatd.store.records import (
     PieceRow,
     ResponseStatus,
 )
+from chatd.store.rollups import Turn, add_turns
 from chatd.store.rows import COST_COLUMNS, TIMING_COLUMNS, load_books
 from chatd.store.schema import engine_runs, pack_ids, pieces, responses
 
@@ -54,6 +57,11 @@ class OpenRow:
     output_tokens: int
     delivered: int
     last_seq: int
+    acknowledged: int
+    model: str
+    branch_id: str
+    key_id: str
+    opened_at: int
     ended: EndedRow | None = None
 
     def admit(self, row: AdmittedRow) -> None:
@@ -79,6 +87,10 @@ class OpenRow:
     def deliver(self, row: DeliveredRow) -> None:
         self.delivered = max(self.delivered, row.count)
 
+    def acknowledge(self, row: DeliveredRow) -> None:
+        """Nobody has what was not sent."""
+        self.acknowledged = max(self.acknowledged, min(row.count, self.delivered))
+
     def end(self, row: EndedRow) -> None:
         self._require(self.ended is None, "ends twice")
         self._require(row.status is not ResponseStatus.OPEN, "ends as open")
@@ -88,7 +100,7 @@ class OpenRow:
     def progress(self) -> dict[str, object]:
         """The parameters of an `_UPDATE` while the row is open."""
         names = ("admitted_at", "prompt_tokens", "gpu_hit", "disk_hit", "computed")
-        counts = ("output_tokens", "delivered", "last_seq")
+        counts = ("output_tokens", "delivered", "last_seq", "acknowledged")
         return {"of_seq": self.seq, **{name: getattr(self, name) for name in names + counts}}
 
     def answer(self, row: EndedRow) -> Answer:
@@ -102,14 +114,33 @@ class OpenRow:
             at=row.at,
         )
 
-    def ending(self, row: EndedRow, book: PriceBook) -> dict[str, object]:
-        """The parameters of the `_UPDATE` that ends the row: the bill is made here, once."""
-        cost = book.cost(
+    def bill(self, book: PriceBook) -> Cost:
+        return book.cost(
             gpu_hit=self.gpu_hit,
             disk_hit=self.disk_hit,
             computed=self.computed,
             output=self.output_tokens,
+            model=self.model,
         )
+
+    def turn(self, row: EndedRow, cost: Cost) -> Turn:
+        """What the roll-ups count."""
+        own = {name: getattr(self, name) for name in _COUNTED}
+        timings = {
+            name: getattr(row.timings, name) for name in ("queue_ms", "ttft_ms", "tpot_ms", "total_ms")
+        }
+        return Turn(
+            **own,
+            **timings,
+            ended_at=row.at,
+            preemptions=row.preemptions,
+            recomputed=row.recomputed,
+            cost_nano=cost.total_nano,
+            without_cache_nano=cost.without_cache_nano,
+        )
+
+    def ending(self, row: EndedRow, cost: Cost) -> dict[str, object]:
+        """The parameters of the `_UPDATE` that ends the row."""
         return {
             "of_seq": self.seq,
             "status": row.status,
@@ -132,6 +163,21 @@ class OpenRow:
 _OPEN_COLUMNS = tuple(field.name for field in fields(OpenRow) if field.name != "ended")
 
 
+_COUNTED = (
+    "conversation_id",
+    "branch_id",
+    "namespace",
+    "key_id",
+    "model",
+    "price_version",
+    "opened_at",
+    "prompt_tokens",
+    "gpu_hit",
+    "disk_hit",
+    "computed",
+    "output_tokens",
+)
+
 _UPDATE = update(responses).where(responses.c.seq == bindparam("of_seq"))
 """Sets the columns that its parameters name."""
 
@@ -139,6 +185,16 @@ _DELIVER_LATE = (
     update(responses)
     .where(responses.c.id == bindparam("of_id"))
     .values(delivered=func.max(responses.c.delivered, bindparam("count")))
+)
+
+_ACKNOWLEDGE_LATE = (
+    update(responses)
+    .where(responses.c.id == bindparam("of_id"))
+    .values(
+        acknowledged=func.max(
+            responses.c.acknowledged, func.min(bindparam("count", type_=Integer), responses.c.delivered)
+        )
+    )
 )
 
 
@@ -176,12 +232,18 @@ def flush(conn: Connection, batch: FlushBatch, *, now: int, hidden_ttl: int) -> 
     rows = load_open(conn, responses.c.run_id == batch.run_id)
     _apply(rows, batch)
     _insert_pieces(conn, rows, batch.pieces)
-    late = [row for row in batch.delivered if row.response_id not in rows]
     _explain(conn, rows, batch.admitted)
     store_rows(conn, rows.touched, hidden_ttl=hidden_ttl)
-    if late:
-        conn.execute(_DELIVER_LATE, [{"of_id": row.response_id, "count": row.count} for row in late])
+    _deliver_late(conn, rows, batch)
     _store_counters(conn, batch, now)
+
+
+def _deliver_late(conn: Connection, rows: OpenRows, batch: FlushBatch) -> None:
+    """What was sent, or arrived, after the ending was stored."""
+    for statement, told in ((_DELIVER_LATE, batch.delivered), (_ACKNOWLEDGE_LATE, batch.acknowledged)):
+        late = [{"of_id": row.response_id, "count": row.count} for row in told if row.response_id not in rows]
+        if late:
+            conn.execute(statement, late)
 
 
 def _apply(rows: OpenRows, batch: FlushBatch) -> None:
@@ -194,6 +256,9 @@ def _apply(rows: OpenRows, batch: FlushBatch) -> None:
     for delivered in batch.delivered:
         if delivered.response_id in rows:
             rows[delivered.response_id].deliver(delivered)
+    for arrived in batch.acknowledged:
+        if arrived.response_id in rows:
+            rows[arrived.response_id].acknowledge(arrived)
     for ended in batch.ended:
         rows[ended.response_id].end(ended)
 
@@ -225,14 +290,17 @@ def _insert_pieces(conn: Connection, rows: OpenRows, new: Sequence[PieceRow]) ->
 
 
 def store_rows(conn: Connection, rows: Sequence[OpenRow], *, hidden_ttl: int) -> None:
-    """Writes back what a batch changed; of rows that ended also the bill and the whole answer."""
+    """Writes back what a batch changed; of rows that ended also the bill (made here, once), the whole
+    answer, and the roll-ups."""
     if rows:
         conn.execute(_UPDATE, [row.progress() for row in rows])
     over = [(row, row.ended) for row in rows if row.ended is not None]
     if over:
         books = load_books(conn)
         complete_answers(conn, [row.answer(ended) for row, ended in over], hidden_ttl=hidden_ttl)
-        conn.execute(_UPDATE, [row.ending(ended, books[row.price_version]) for row, ended in over])
+        bills = [(row, ended, row.bill(books[row.price_version])) for row, ended in over]
+        conn.execute(_UPDATE, [row.ending(ended, cost) for row, ended, cost in bills])
+        add_turns(conn, [row.turn(ended, cost) for row, ended, cost in bills])
 
 
 def _store_counters(conn: Connection, batch: FlushBatch, now: int) -> None:

@@ -164,8 +164,8 @@ class ResponseRecord:
     """One ledger row. Buckets are 0 until the request is admitted and never change afterwards.
 
     ``output_tokens`` is what was generated and stored so far, ``delivered`` what went out to a
-    reader, ``last_seq`` the newest stored piece (0: none). ``finish_reason`` and ``ended_at`` are None
-    while OPEN; ``cost`` then is the bill if it ended now.
+    reader, ``acknowledged`` what a reader said it has, ``last_seq`` the newest stored piece (0: none).
+    ``finish_reason`` and ``ended_at`` are None while OPEN; ``cost`` then is the bill if it ended now.
 
     ``history_len`` tokens at the start of the prompt had had KV before, by what was stored of the
     conversation; ``kv_len`` at the start of prompt and answer have it since. ``cause`` says why the first
@@ -206,6 +206,9 @@ class ResponseRecord:
     backend: str = ""
     formats: str = ""
     xray_json: str = ""
+    branch_id: str = ""
+    key_id: str = ""
+    acknowledged: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +306,8 @@ class NewResponse:
     (``hidden`` only matters then). ``continues`` names an ended assistant message without children
     that the answer is appended to; no new message is made then, and ``continued_ids``, if given,
     replace its stored ids (what the prompt ends with). ``prompt_len`` is the whole prompt in tokens.
-    ``request_hash`` tells one request from another under the same idempotency key.
+    ``request_hash`` tells one request from another under the same idempotency key. ``key_id`` names the key
+    it was asked with, if with any.
     """
 
     response_id: ResponseId
@@ -322,6 +326,7 @@ class NewResponse:
     continued_ids: tuple[int, ...] | None = None
     backend: str = ""
     formats: str = ""
+    key_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +397,7 @@ class RunningRow:
 
 @dataclass(frozen=True, slots=True)
 class DeliveredRow:
-    """``count`` tokens went out to some reader so far."""
+    """``count`` tokens so far: went out to some reader, or a reader said that it has them."""
 
     response_id: ResponseId
     count: int
@@ -441,6 +446,9 @@ class RunCounters:
 class FlushBatch:
     """All that happened in all streams since the last flush, stored in one transaction.
 
+    ``delivered`` was sent, ``acknowledged`` arrived as far as a reader has said; both are kept beside the
+    count of generated tokens, which alone is billed.
+
     ``counters`` must cover exactly what the rows stored so far and these rows say: the engine's
     totals of the last step whose updates are in here. A response may be in several lists; they
     apply in the order of the fields.
@@ -453,6 +461,7 @@ class FlushBatch:
     running: tuple[RunningRow, ...] = ()
     delivered: tuple[DeliveredRow, ...] = ()
     ended: tuple[EndedRow, ...] = ()
+    acknowledged: tuple[DeliveredRow, ...] = ()
 
 
 # --- reports ------------------------------------------------------------------------------------

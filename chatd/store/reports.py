@@ -1,103 +1,253 @@
-"""What each session used and cost, summed from the ledger alone.
+"""Reports: what sessions, branches, days, models, keys and namespaces used and cost.
 
-Sums of integers: a session's cost is the sum of its rows' bills, each rounded when it ended. Rows that
-are open count with what they would cost if they ended now.
+Ended turns come from the roll-ups, so a page costs what it shows, however long the ledger is. Open ones
+are few and come from their rows, with what they would cost if they ended now. Bills of a view of prices are
+made from the rows (see `chatd.store.pricing`).
+
+A page is a list of groups; everything that is known of these groups is added up, by currency.
 """
 
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Label, and_, func, select, true
-from sqlalchemy.sql.selectable import FromClause
+from sqlalchemy import ColumnElement, Connection, func, select, true, tuple_
 
+from chatd.errors import InvalidParameter
 from chatd.ids import ConversationId, Namespace
-from chatd.store.prices import TOKENS_PER_PRICE
+from chatd.store.pricing import AS_BILLED, bill_of, has_prices, is_one_currency
 from chatd.store.records import ReportTotal, SessionRow, SessionsReport
-from chatd.store.schema import conversations, price_books, responses
+from chatd.store.report_pages import (
+    COLUMNS,
+    Group,
+    group_of,
+    labels_of,
+    page_of_groups,
+    page_of_sessions,
+)
+from chatd.store.report_scope import ASKED_DAY, ENDED, in_ledger, in_rollup, open_rows
+from chatd.store.schema import responses, usage_branches, usage_days, usage_sessions
+from chatd.store.usage import Asked, By, Scope, UsageReport, UsageRow
+from chatd.store.usage_sums import Sums
 
-_SUMS = ("prompt_tokens", "gpu_hit", "disk_hit", "computed", "output_tokens")
-
-
-def sessions_report(
-    conn: Connection,
-    namespace: Namespace | None,
-    *,
-    since: int | None,
-    until: int | None,
-    limit: int | None,
-) -> SessionsReport:
-    """Responses opened in ``since <= t < until``; at most ``limit`` sessions, totals over all."""
-    which = _chosen(namespace, since, until)
-    billed = responses.join(price_books, price_books.c.version == responses.c.price_version)
-    return SessionsReport(sessions=_sessions(conn, billed, which, limit), totals=_totals(conn, billed, which))
+MAX_PAGE = 1000
+_BY_SESSION = (By.SESSION, By.BRANCH)
 
 
-def _chosen(namespace: Namespace | None, since: int | None, until: int | None) -> ColumnElement[bool]:
-    chosen: ColumnElement[bool] = true()
-    if namespace is not None:
-        chosen = and_(chosen, responses.c.namespace == namespace)
-    if since is not None:
-        chosen = and_(chosen, responses.c.opened_at >= since)
-    if until is not None:
-        chosen = and_(chosen, responses.c.opened_at < until)
-    return chosen
+def usage_report(conn: Connection, asked: Asked) -> UsageReport:
+    """InvalidParameter for a limit or an ``after`` that cannot be."""
+    if not 1 <= asked.limit <= MAX_PAGE:
+        raise InvalidParameter(f"limit must be between 1 and {MAX_PAGE}", param="limit")
+    return _Report(conn, asked).make()
 
 
-def _sessions(
-    conn: Connection, billed: FromClause, which: ColumnElement[bool], limit: int | None
-) -> tuple[SessionRow, ...]:
-    session, currency = responses.c.conversation_id, price_books.c.currency
-    last_at = func.max(func.coalesce(responses.c.ended_at, responses.c.opened_at)).label("last_at")
-    query = select(
-        session.label("session_id"),
-        func.max(responses.c.namespace).label("namespace"),
-        func.coalesce(func.max(conversations.c.title), "").label("title"),
-        currency.label("currency"),
-        func.count().label("turns"),
-        *_sums(),
-        func.min(responses.c.opened_at).label("first_at"),
-        last_at,
+def sessions_report(conn: Connection, namespace: Namespace | None, limit: int | None) -> SessionsReport:
+    """At most ``limit`` sessions, the last used first, and totals over all."""
+    asked = Asked(By.SESSION, Scope(namespace=namespace), limit=min(limit or MAX_PAGE, MAX_PAGE))
+    page = usage_report(conn, asked)
+    rows, totals = list(page.rows), page.totals
+    while limit is None and page.next is not None:
+        page = usage_report(conn, replace(asked, after=page.next, with_totals=False))
+        rows.extend(page.rows)
+    return SessionsReport(tuple(map(_session_row, rows)), tuple(map(_session_total, totals)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Billed:
+    """``bill`` is cost, cost without cache, and turns without a price."""
+
+    group: Group
+    price_version: str
+    bill: tuple[int | None, int | None, int]
+
+
+class _Report:
+    """One page while it is made."""
+
+    def __init__(self, conn: Connection, asked: Asked) -> None:
+        self._conn = conn
+        self._asked = asked
+        self._books = asked.view.books(conn)
+        self._is_view = asked.view != AS_BILLED
+        self._pace = self._measured_pace()
+        self._open = open_rows(conn, asked.scope)
+
+    def make(self) -> UsageReport:
+        asked = self._asked
+        if asked.by in _BY_SESSION:
+            groups, following = page_of_sessions(self._conn, asked, self._open)
+        else:
+            groups, following = page_of_groups(self._conn, asked, self._table, self._open)
+        lines = self._lines(groups) if groups else []
+        is_whole = following is None and asked.after is None
+        totals = self._totals(lines if is_whole else None) if asked.with_totals else ()
+        labels = labels_of(self._conn, asked.by, groups)
+        rows = tuple(one.row(labels(group), self._pace) for group, one in lines)
+        return UsageReport(asked.by, rows, totals, following)
+
+    @property
+    def _table(self) -> Any:
+        """The smallest roll-up that knows what is asked."""
+        needs_session = self._asked.by in _BY_SESSION or self._asked.scope.session is not None
+        return usage_branches if needs_session else usage_days
+
+    def _measured_pace(self) -> dict[str, float]:
+        """Milliseconds for a computed token, by model, over all days."""
+        table = usage_days.c
+        sums = (func.sum(table.prefill_us).label("us"), func.sum(table.prefill_tokens).label("tokens"))
+        query = select(table.model, *sums).group_by(table.model)
+        return {row.model: row.us / row.tokens / 1000 for row in self._conn.execute(query) if row.tokens}
+
+    def _currency(self, price_version: str) -> str:
+        return self._books[price_version].currency
+
+    # --- lines ---
+
+    def _lines(self, groups: Sequence[Group]) -> list[tuple[Group, Sums]]:
+        """In the order of ``groups``; the branches of a session in the order of their first turns."""
+        sums = _Groups()
+        size = len(groups[0])
+        self._add_rollups(sums, groups)
+        self._add_open(sums, set(groups))
+        if self._is_view:
+            columns = [ASKED_DAY if name == "day" else responses.c[name] for name in COLUMNS[self._asked.by]]
+            for line in self._bills(columns, _one_of(columns[:size], groups)):
+                sums.of(line.group, self._currency(line.price_version)).add_bill(*line.bill)
+        places = {group: at for at, group in enumerate(groups)}
+
+        def place(line: tuple[Group, Sums]) -> tuple[Any, ...]:
+            group, one = line
+            return (places[group[:size]], one.first_at or 0, group, one.currency)
+
+        return sorted(sums, key=place)
+
+    def _add_rollups(self, sums: "_Groups", groups: Sequence[Group]) -> None:
+        table, by = self._table, self._asked.by
+        columns = [table.c[name] for name in COLUMNS[by][: len(groups[0])]]
+        query = select(table).where(_one_of(columns, groups), in_rollup(self._asked.scope, table))
+        for row in self._conn.execute(query):
+            one = sums.of(group_of(row, by), self._currency(row.price_version))
+            one.add_rollup(row, billed=not self._is_view)
+            if by in _BY_SESSION:
+                one.see(row.first_at, row.last_at)
+
+    def _add_open(self, sums: "_Groups", page: set[Group]) -> None:
+        by = self._asked.by
+        size = len(next(iter(page)))
+        for row in self._open:
+            group = group_of(row, by)
+            if group[:size] in page:
+                one = sums.of(group, self._currency(row.price_version))
+                one.add_open(row, self._books[row.price_version])
+                if by in _BY_SESSION:
+                    one.see(row.opened_at, row.opened_at)
+
+    def _bills(self, columns: Sequence[ColumnElement[Any]], which: ColumnElement[bool]) -> Iterable[_Billed]:
+        """Bills of the view."""
+        bill, row = bill_of(self._books), responses.c
+        sums = (func.sum(bill.prompt), func.sum(bill.cold_prompt), func.sum(bill.output), func.count())
+        apart = [] if is_one_currency(self._books) else [row.price_version, row.model]
+        query = select(*columns, func.min(row.price_version), func.min(row.model), *sums)
+        query = query.where(ENDED, which, in_ledger(self._asked.scope)).group_by(*columns, *apart)
+        for line in self._conn.execute(query):
+            *group, version, model, prompt, cold_prompt, output, turns = line
+            if turns and has_prices(self._books, version, model):
+                yield _Billed(tuple(group), version, (prompt + output, cold_prompt + output, 0))
+            elif turns:
+                yield _Billed(tuple(group), version, (None, None, turns))
+
+    # --- totals ---
+
+    def _totals(self, lines: Sequence[tuple[Group, Sums]] | None) -> tuple[UsageRow, ...]:
+        """``lines`` if they are all there are."""
+        found = _Groups()
+        if lines is None:
+            self._add_all(found)
+        for _, one in lines or ():
+            found.of((), one.currency).merge(one)
+        sessions = self._session_counts()
+        totals = [one.row({}, self._pace, sessions.get(one.currency, 0)) for _, one in found]
+        return tuple(sorted(totals, key=lambda total: total.currency))
+
+    def _add_all(self, found: "_Groups") -> None:
+        table = usage_branches if self._asked.scope.session is not None else usage_days
+        for row in self._conn.execute(select(table).where(in_rollup(self._asked.scope, table))):
+            found.of((), self._currency(row.price_version)).add_rollup(row, billed=not self._is_view)
+        for row in self._open:
+            found.of((), self._currency(row.price_version)).add_open(row, self._books[row.price_version])
+        if self._is_view:
+            for billed in self._bills([], true()):
+                found.of((), self._currency(billed.price_version)).add_bill(*billed.bill)
+
+    def _session_counts(self) -> dict[str, int]:
+        """Sessions by currency."""
+        scope = self._asked.scope
+        currencies = {book.currency for book in self._books.values()}
+        if len(currencies) == 1 and scope.is_all:
+            query = select(func.count()).select_from(usage_sessions)
+            if scope.namespace is not None:
+                query = query.where(usage_sessions.c.namespace == scope.namespace)
+            return {currencies.pop(): self._conn.execute(query).scalar_one()}
+        seen: dict[str, set[str]] = defaultdict(set)
+        for row in self._open:
+            seen[self._currency(row.price_version)].add(row.conversation_id)
+        columns = (usage_branches.c.price_version, usage_branches.c.conversation_id)
+        query = select(*columns).where(in_rollup(scope, usage_branches)).distinct()
+        for used in self._conn.execute(query).all():
+            seen[self._currency(used.price_version)].add(used.conversation_id)
+        return {currency: len(sessions) for currency, sessions in seen.items()}
+
+
+class _Groups:
+    """Sums by group and currency."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[Group, str], Sums] = {}
+
+    def of(self, group: Group, currency: str) -> Sums:
+        if (group, currency) not in self._sums:
+            self._sums[group, currency] = Sums(currency)
+        return self._sums[group, currency]
+
+    def __iter__(self) -> Iterator[tuple[Group, Sums]]:
+        return ((group, one) for (group, _), one in self._sums.items())
+
+
+def _one_of(columns: Sequence[ColumnElement[Any]], groups: Sequence[Group]) -> ColumnElement[bool]:
+    if len(columns) == 1:
+        return columns[0].in_([group[0] for group in groups])
+    return tuple_(*columns).in_(list(groups))
+
+
+_SESSION_FIGURES = (
+    "currency",
+    "turns",
+    "prompt_tokens",
+    "gpu_hit",
+    "disk_hit",
+    "computed",
+    "output_tokens",
+)
+
+
+def _session_row(row: UsageRow) -> SessionRow:
+    return SessionRow(
+        session_id=ConversationId(row.labels["session_id"]),
+        namespace=Namespace(row.labels["namespace"]),
+        title=row.labels["title"],
+        **{name: getattr(row, name) for name in _SESSION_FIGURES},
+        cost_nano=row.cost_nano or 0,
+        without_cache_nano=row.without_cache_nano or 0,
+        first_at=row.first_at or 0,
+        last_at=row.last_at or 0,
     )
-    query = query.select_from(billed.outerjoin(conversations, conversations.c.id == session))
-    query = query.where(which).group_by(session, currency).order_by(last_at.desc(), session)
-    rows = conn.execute(query if limit is None else query.limit(limit))
-    return tuple(_to_session(row._asdict()) for row in rows)
 
 
-def _to_session(values: dict[str, Any]) -> SessionRow:
-    session_id, namespace = values.pop("session_id"), values.pop("namespace")
-    return SessionRow(session_id=ConversationId(session_id), namespace=Namespace(namespace), **values)
-
-
-def _totals(conn: Connection, billed: FromClause, which: ColumnElement[bool]) -> tuple[ReportTotal, ...]:
-    query = select(
-        price_books.c.currency.label("currency"),
-        func.count(responses.c.conversation_id.distinct()).label("sessions"),
-        func.count().label("turns"),
-        *_sums(),
+def _session_total(row: UsageRow) -> ReportTotal:
+    return ReportTotal(
+        sessions=row.sessions or 0,
+        **{name: getattr(row, name) for name in _SESSION_FIGURES},
+        cost_nano=row.cost_nano or 0,
+        without_cache_nano=row.without_cache_nano or 0,
     )
-    query = query.select_from(billed).where(which)
-    query = query.group_by(price_books.c.currency).order_by(price_books.c.currency)
-    return tuple(ReportTotal(**row._mapping) for row in conn.execute(query))
-
-
-def _sums() -> list[Label[Any]]:
-    tokens = [func.sum(responses.c[name]).label(name) for name in _SUMS]
-    output = _bill("output_nano", responses.c.output_tokens, price_books.c.generated)
-    prompt = [
-        _bill(f"{bucket}_nano", responses.c[bucket], price_books.c[bucket])
-        for bucket in ("gpu_hit", "disk_hit", "computed")
-    ]
-    cold = _bill("without_cache_nano", responses.c.prompt_tokens, price_books.c.computed, output)
-    return [
-        *tokens,
-        func.sum(prompt[0] + prompt[1] + prompt[2] + output).label("cost_nano"),
-        func.sum(cold).label("without_cache_nano"),
-    ]
-
-
-def _bill(
-    stored: str, tokens: ColumnElement[int], price: ColumnElement[int], plus: Any = 0
-) -> ColumnElement[int]:
-    """The stored bill, of an open row what `chatd.store.prices.nano_cost` makes of it."""
-    now = (tokens * price + TOKENS_PER_PRICE // 2) // TOKENS_PER_PRICE + plus
-    return func.coalesce(responses.c[stored], now)

@@ -5,6 +5,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, select
 
 from chatd.ids import ConversationId, MessageId, Namespace, ResponseId
+from chatd.store.books import to_book
 from chatd.store.prices import PriceBook
 from chatd.store.records import (
     Conversation,
@@ -33,6 +34,7 @@ def response_query() -> Select[Any]:
         prices.gpu_hit.label("price_gpu_hit"),
         prices.disk_hit.label("price_disk_hit"),
         prices.generated.label("price_generated"),
+        prices.details.label("price_details"),
     ).join(price_books, prices.version == responses.c.price_version)
 
 
@@ -42,7 +44,7 @@ def message_query() -> Select[Any]:
 
 def load_books(conn: Connection) -> dict[str, PriceBook]:
     """Every price book by its version."""
-    books = [PriceBook(**row._mapping) for row in conn.execute(select(price_books))]
+    books = [to_book(row._asdict()) for row in conn.execute(select(price_books))]
     return {book.version: book for book in books}
 
 
@@ -73,14 +75,17 @@ def to_message(row: Row[Any]) -> StoredMessage:
 
 def to_price_book(row: Row[Any]) -> PriceBook:
     """The prices in a row of `response_query`."""
-    return PriceBook(
-        version=row.price_version,
-        currency=row.currency,
-        valid_from=row.valid_from,
-        computed=row.price_computed,
-        gpu_hit=row.price_gpu_hit,
-        disk_hit=row.price_disk_hit,
-        generated=row.price_generated,
+    return to_book(
+        {
+            "version": row.price_version,
+            "currency": row.currency,
+            "valid_from": row.valid_from,
+            "computed": row.price_computed,
+            "gpu_hit": row.price_gpu_hit,
+            "disk_hit": row.price_disk_hit,
+            "generated": row.price_generated,
+            "details": row.price_details,
+        }
     )
 
 
@@ -88,7 +93,11 @@ def to_cost(row: Row[Any]) -> Cost:
     """The stored bill of an ended row; of an open one, what it would be now."""
     if row.status == ResponseStatus.OPEN:
         return to_price_book(row).cost(
-            gpu_hit=row.gpu_hit, disk_hit=row.disk_hit, computed=row.computed, output=row.output_tokens
+            gpu_hit=row.gpu_hit,
+            disk_hit=row.disk_hit,
+            computed=row.computed,
+            output=row.output_tokens,
+            model=row.model,
         )
     return Cost(
         currency=row.currency,
@@ -132,4 +141,7 @@ def to_response(row: Row[Any]) -> ResponseRecord:
         backend=row.backend,
         formats=row.formats,
         xray_json=row.xray_json,
+        branch_id=row.branch_id,
+        key_id=row.key_id,
+        acknowledged=row.acknowledged,
     )

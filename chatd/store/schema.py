@@ -68,6 +68,7 @@ price_books = Table(
     _int("gpu_hit"),
     _int("disk_hit"),
     _int("generated"),
+    _text("details"),
 )
 
 engine_runs = Table(
@@ -137,6 +138,9 @@ responses = Table(
     _text("backend"),
     _text("formats"),
     _text("xray_json"),
+    _text("branch_id"),
+    _text("key_id"),
+    _int("acknowledged"),
 )
 
 pieces = Table(
@@ -166,6 +170,63 @@ pins = Table(
     _text("what"),
     _blob("token_ids"),
     _int("created_at"),
+)
+
+_KEY = ("namespace", "key_id", "model", "price_version")
+_SUMS = (
+    "turns",
+    "prompt_tokens",
+    "gpu_hit",
+    "disk_hit",
+    "computed",
+    "output_tokens",
+    "preemptions",
+    "recomputed",
+    "cost_nano",
+    "without_cache_nano",
+)
+
+usage_days = Table(
+    "usage_days",
+    metadata,
+    _int("day"),
+    *(_text(name) for name in _KEY),
+    *(_int(name) for name in _SUMS),
+    _int("prefill_us"),
+    _int("prefill_tokens"),
+    _blob("latencies"),
+)
+
+usage_branches = Table(
+    "usage_branches",
+    metadata,
+    _text("conversation_id"),
+    _text("branch_id"),
+    _int("day"),
+    *(_text(name) for name in _KEY),
+    *(_int(name) for name in _SUMS),
+    _int("first_at"),
+    _int("last_at"),
+    _blob("latencies"),
+)
+
+usage_sessions = Table(
+    "usage_sessions",
+    metadata,
+    Column("conversation_id", Text, primary_key=True),
+    _text("namespace"),
+    _int("first_at"),
+    _int("last_at"),
+)
+
+storage_days = Table(
+    "storage_days",
+    metadata,
+    _int("day"),
+    _text("namespace"),
+    _text("tier"),
+    _text("price_version"),
+    _int("byte_seconds"),
 )
 
 

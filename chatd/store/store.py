@@ -23,8 +23,10 @@ from sqlalchemy import Connection
 from chatd.errors import NotFound, SetupError
 from chatd.ids import ConversationId, MessageId, Namespace, ResponseId
 from chatd.resources import migrations_dir
-from chatd.store import begin, conversations, kv, ledger, reports, runs, stored_pieces, verify
+from chatd.store import begin, conversations, kv, ledger, reports, rollups, runs, stored_pieces, verify
+from chatd.store.books import to_row
 from chatd.store.connect import make_engine
+from chatd.store.days import today
 from chatd.store.errors import LedgerViolation, StoreFailure, TipMoved
 from chatd.store.log_keeper import LogKeeper
 from chatd.store.migrate import migrate
@@ -53,6 +55,8 @@ from chatd.store.records import (
 )
 from chatd.store.rows import load_books, response_query, to_response
 from chatd.store.schema import price_books, responses
+from chatd.store.storage_days import add_storage, storage_report
+from chatd.store.usage import Asked, Scope, StorageRow, StorageUse, UsageReport
 from chatd.store.writer import Writer
 
 __all__ = ["DATABASE_NAME", "LedgerViolation", "Store", "StoreFailure", "TipMoved"]
@@ -124,6 +128,7 @@ class Store:
         )
         try:
             await store._write(lambda conn: _register_prices(conn, prices))
+            await store._write(rollups.fill)
         except BaseException:
             await asyncio.shield(store.close())
             raise
@@ -332,17 +337,23 @@ class Store:
     # --- reports ---
 
     async def sessions_report(
-        self,
-        namespace: Namespace | None = None,
-        *,
-        since: int | None = None,
-        until: int | None = None,
-        limit: int | None = None,
+        self, namespace: Namespace | None = None, *, limit: int | None = None
     ) -> SessionsReport:
-        """Use and cost by session, of one namespace or all, opened in ``since <= t < until``."""
-        return await self._read(
-            lambda conn: reports.sessions_report(conn, namespace, since=since, until=until, limit=limit)
-        )
+        """Use and cost by session, of one namespace or all."""
+        return await self._read(lambda conn: reports.sessions_report(conn, namespace, limit))
+
+    async def usage_report(self, asked: Asked) -> UsageReport:
+        """A page of any report; InvalidParameter for a limit or a cursor that cannot be."""
+        return await self._read(lambda conn: reports.usage_report(conn, asked))
+
+    async def add_storage(self, uses: Sequence[StorageUse]) -> None:
+        """KV that was kept on disk or pinned since this was called last, at the prices of now."""
+        day, version = today(self._clock()), self._prices.version
+        await self._write(lambda conn: add_storage(conn, uses, day=day, price_version=version))
+
+    async def storage_report(self, scope: Scope) -> tuple[StorageRow, ...]:
+        """KV that was kept, by day."""
+        return await self._read(lambda conn: storage_report(conn, scope))
 
     async def verify(self, live: Callable[[], RunCounters] | None = None) -> VerifyReport:
         """Works everything out again; see `chatd.store.verify`.
@@ -357,8 +368,7 @@ class Store:
 def _register_prices(conn: Connection, prices: PriceBook) -> None:
     known = load_books(conn).get(prices.version)
     if known is None:
-        names = PriceBook.__slots__
-        conn.execute(price_books.insert(), [{name: getattr(prices, name) for name in names}])
+        conn.execute(price_books.insert(), [to_row(prices)])
     elif known != prices:
         raise SetupError(
             f"price book {prices.version!r} was used with other prices before: "

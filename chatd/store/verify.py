@@ -1,17 +1,18 @@
 """Verification: everything the database claims, worked out again from what lies underneath.
 
-Nothing is compared with a sum that was kept. Rows are compared with their pieces, prices and messages,
-messages with their parents and pieces, and each engine run's counters with the sum of its rows. One
-read transaction, so it holds at any commit, while the server writes as after a `kill -9`.
+Nothing is believed because it was kept. Rows are compared with their pieces, prices and messages,
+messages with their parents and pieces, each engine run's counters and each roll-up with the sum of its
+rows. One read transaction, so it holds at any commit, while the server writes as after a `kill -9`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, func, select
 
 from chatd.ids import Namespace
+from chatd.store.branches import branches_of
 from chatd.store.prices import PriceBook
 from chatd.store.records import (
     ROOT_KEY,
@@ -25,6 +26,7 @@ from chatd.store.records import (
 )
 from chatd.store.rows import COST_COLUMNS, load_books
 from chatd.store.schema import conversations, engine_runs, messages, pieces, responses, unpack_ids
+from chatd.store.verify_rollups import verify_rollups
 
 COUNTERS = ("prompt_tokens", "gpu_hit", "disk_hit", "computed", "generated")
 """The counters of a run that the ledger's rows must add up to."""
@@ -47,6 +49,7 @@ def verify(conn: Connection, live_run: RunId | None, live: Callable[[], RunCount
     check = _Verifier(conn, live_run)
     check.ledger()
     check.conversations()
+    verify_rollups(conn, check.expect)
     check.runs(live() if live is not None and live_run is not None else None)
     return check.report()
 
@@ -72,7 +75,7 @@ class _Verifier:
         unsettled = None if self._killed_run is None else self._unsettled
         return VerifyReport(findings=tuple(self._findings), **self._counts, unsettled=unsettled)
 
-    def _expect(self, holds: bool, check: str, subject: str, message: str) -> None:
+    def expect(self, holds: bool, check: str, subject: str, message: str) -> None:
         if not holds:
             self._findings.append(Finding(check, subject, message))
 
@@ -98,7 +101,7 @@ class _Verifier:
             self._writers(list(wrote))
         owned = select(responses.c.seq).where(responses.c.seq == pieces.c.response_seq).exists()
         for seq in self._conn.execute(select(pieces.c.response_seq).where(~owned).distinct()).scalars():
-            self._expect(False, "pieces", str(seq), "pieces of a response that is not in the ledger")
+            self.expect(False, "pieces", str(seq), "pieces of a response that is not in the ledger")
 
     def _writers(self, rows: Sequence[Row[Any]]) -> None:
         """The responses that wrote one message, in their order."""
@@ -110,7 +113,7 @@ class _Verifier:
             text = self._pieces(row)
             self._run_sums(row)
             follows = row.base_len == end or row.kept is None
-            self._expect(follows, "text", row.id, "does not continue where the last one ended")
+            self.expect(follows, "text", row.id, "does not continue where the last one ended")
             end = self._text(row, text)
         last = rows[-1]
         if last.wrote is not None:
@@ -120,35 +123,41 @@ class _Verifier:
         is_open = row.status == ResponseStatus.OPEN
         ends = [row.finish_reason, row.ended_at, *(getattr(row, name) for name in COST_COLUMNS)]
         whole = all(end is None for end in ends) if is_open else all(end is not None for end in ends)
-        self._expect(whole, "ending", row.id, f"is {row.status} with half an ending")
+        self.expect(whole, "ending", row.id, f"is {row.status} with half an ending")
         fits = row.finish_reason in _FINISH.get(row.status, ())
-        self._expect(fits, "ending", row.id, f"is {row.status} with reason {row.finish_reason}")
+        self.expect(fits, "ending", row.id, f"is {row.status} with reason {row.finish_reason}")
         orphan = is_open and row.run_id not in (self._live_run, self._killed_run)
         self._unsettled += is_open and not orphan
-        self._expect(not orphan, "ending", row.id, f"is open in run {row.run_id}, which is over")
+        self.expect(not orphan, "ending", row.id, f"is open in run {row.run_id}, which is over")
         parts = row.gpu_hit + row.disk_hit + row.computed
-        self._expect(row.prompt_tokens == parts, "buckets", row.id, f"{row.prompt_tokens} is not {parts}")
-        counts = (row.gpu_hit, row.disk_hit, row.computed, row.output_tokens, row.delivered)
-        self._expect(min(counts) >= 0, "buckets", row.id, "has a negative count")
+        self.expect(row.prompt_tokens == parts, "buckets", row.id, f"{row.prompt_tokens} is not {parts}")
+        counts = (row.gpu_hit, row.disk_hit, row.computed, row.output_tokens, row.delivered, row.acknowledged)
+        self.expect(min(counts) >= 0, "buckets", row.id, "has a negative count")
+        arrived = row.acknowledged <= row.delivered
+        self.expect(arrived, "buckets", row.id, f"{row.acknowledged} of {row.delivered} sent tokens arrived")
         if row.admitted_at is None:
-            self._expect(not any(counts[:4]), "buckets", row.id, "was never admitted and has tokens")
+            self.expect(not any(counts[:4]), "buckets", row.id, "was never admitted and has tokens")
         else:
             same = row.prompt_tokens == row.prompt_len
-            self._expect(same, "buckets", row.id, f"{row.prompt_tokens} of {row.prompt_len} prompt tokens")
+            self.expect(same, "buckets", row.id, f"{row.prompt_tokens} of {row.prompt_len} prompt tokens")
 
     def _bill(self, row: Row[Any]) -> None:
         book: PriceBook | None = self._books.get(row.price_version)
         if book is None:
-            self._expect(False, "cost", row.id, f"has unknown prices {row.price_version}")
+            self.expect(False, "cost", row.id, f"has unknown prices {row.price_version}")
             return
         if row.status == ResponseStatus.OPEN:
             return
         cost = book.cost(
-            gpu_hit=row.gpu_hit, disk_hit=row.disk_hit, computed=row.computed, output=row.output_tokens
+            gpu_hit=row.gpu_hit,
+            disk_hit=row.disk_hit,
+            computed=row.computed,
+            output=row.output_tokens,
+            model=row.model,
         )
         for name in COST_COLUMNS:
             stored, right = getattr(row, name), getattr(cost, name)
-            self._expect(stored == right, "cost", row.id, f"{name} is {stored}, should be {right}")
+            self.expect(stored == right, "cost", row.id, f"{name} is {stored}, should be {right}")
 
     def _pieces(self, row: Row[Any]) -> str:
         """The text of all pieces of a row."""
@@ -156,7 +165,7 @@ class _Verifier:
         seq, ids_len, texts = 0, 0, []
         for piece in self._conn.execute(query):
             self._counts["pieces"] += 1
-            self._expect(
+            self.expect(
                 piece.from_seq == seq + 1, "pieces", row.id, f"piece {piece.from_seq} follows piece {seq}"
             )
             self._piece_ends(row, piece)
@@ -164,31 +173,31 @@ class _Verifier:
             ids_len += len(piece.token_ids) // 4
             texts.append(piece.text)
         kept = seq if row.kept is not None else row.last_seq
-        self._expect(kept == row.last_seq, "pieces", row.id, f"ends at piece {kept}, not {row.last_seq}")
+        self.expect(kept == row.last_seq, "pieces", row.id, f"ends at piece {kept}, not {row.last_seq}")
         lost = row.kept is None and seq > 0
-        self._expect(not lost, "pieces", row.id, "has pieces of a deleted conversation")
+        self.expect(not lost, "pieces", row.id, "has pieces of a deleted conversation")
         most = row.output_tokens
-        self._expect(ids_len <= most, "pieces", row.id, f"stored {ids_len} ids of {most} generated")
+        self.expect(ids_len <= most, "pieces", row.id, f"stored {ids_len} ids of {most} generated")
         return "".join(texts)
 
     def _piece_ends(self, row: Row[Any], piece: Row[Any]) -> None:
         ends = unpack_ids(piece.piece_ends)
         rising = all(a <= b for a, b in zip((0, *ends), ends, strict=False))
         right = rising and ends[-1] == len(piece.text) and len(ends) == piece.seq - piece.from_seq + 1
-        self._expect(right, "pieces", row.id, f"row of piece {piece.from_seq} cannot be cut: {ends}")
+        self.expect(right, "pieces", row.id, f"row of piece {piece.from_seq} cannot be cut: {ends}")
 
     def _text(self, row: Row[Any], text: str) -> int:
         """Compares the pieces' text with its stretch of the message; where that ends."""
         end: int = row.base_len + len(text)
         if row.wrote is None:
             gone = row.kept is None
-            self._expect(gone, "text", row.id, f"wrote message {row.message_id}, which is missing")
+            self.expect(gone, "text", row.id, f"wrote message {row.message_id}, which is missing")
             return end
         here = row.wrote_in == row.conversation_id and row.namespace == row.kept_namespace
-        self._expect(here, "message", row.id, "wrote in another conversation or namespace than its own")
+        self.expect(here, "message", row.id, "wrote in another conversation or namespace than its own")
         if row.status != ResponseStatus.OPEN:
             same = row.wrote_text[row.base_len : end] == text
-            self._expect(same, "text", row.id, "the message's text is not that of the pieces")
+            self.expect(same, "text", row.id, "the message's text is not that of the pieces")
         else:
             end = row.base_len
         return end
@@ -196,10 +205,10 @@ class _Verifier:
     def _message_end(self, last: Row[Any], end: int) -> None:
         message_id, is_open = last.wrote, last.status == ResponseStatus.OPEN
         whole = len(last.wrote_text) == end
-        self._expect(whole, "text", message_id, "has text that no response wrote")
+        self.expect(whole, "text", message_id, "has text that no response wrote")
         status = MessageStatus.STREAMING if is_open else last.status
         same = last.wrote_status == status
-        self._expect(same, "message", message_id, f"is {last.wrote_status}, its response {last.status}")
+        self.expect(same, "message", message_id, f"is {last.wrote_status}, its response {last.status}")
 
     def _run_sums(self, row: Row[Any]) -> None:
         sums = self._sums.setdefault(row.run_id, dict.fromkeys(COUNTERS, 0))
@@ -217,7 +226,7 @@ class _Verifier:
             ~select(conversations.c.id).where(conversations.c.id == messages.c.conversation_id).exists()
         )
         for message_id in self._conn.execute(lost).scalars():
-            self._expect(False, "tree", message_id, "is in no conversation")
+            self.expect(False, "tree", message_id, "is in no conversation")
 
     def _tree(self, conversation: Row[Any]) -> None:
         query = select(messages).where(messages.c.conversation_id == conversation.id)
@@ -229,21 +238,29 @@ class _Verifier:
             keys[row.id] = row.chain_key
         tip = conversation.tip_id
         has_tip = tip in keys if rows else tip is None
-        self._expect(has_tip, "tree", conversation.id, f"tip {tip} is not one of its messages")
+        self.expect(has_tip, "tree", conversation.id, f"tip {tip} is not one of its messages")
         streaming = [row.id for row in rows if row.status == MessageStatus.STREAMING]
         for message_id in set(streaming) - self._open_messages(streaming):
-            self._expect(False, "message", message_id, "is streaming, but no response writes it")
+            self.expect(False, "message", message_id, "is streaming, but no response writes it")
+        tree = ((row.id, row.parent_id) for row in rows)
+        self._branches(conversation.id, branches_of(conversation.id, tree))
+
+    def _branches(self, session: str, right: Mapping[str, str]) -> None:
+        query = select(responses.c.id, responses.c.message_id, responses.c.branch_id)
+        for row in self._conn.execute(query.where(responses.c.conversation_id == session)).all():
+            same = row.branch_id == right.get(row.message_id, row.branch_id)
+            self.expect(same, "branch", row.id, f"is on branch {row.branch_id} and belongs on another")
 
     def _parent(self, row: Row[Any], keys: dict[str, bytes | None], namespace: Namespace) -> None:
         """A parent is stored before its children, so a tree where each is known has no cycle."""
         if row.parent_id is not None and row.parent_id not in keys:
-            self._expect(False, "tree", row.id, f"its parent {row.parent_id} does not come before it")
+            self.expect(False, "tree", row.id, f"its parent {row.parent_id} does not come before it")
             return
         above = ROOT_KEY if row.parent_id is None else keys[row.parent_id]
-        self._expect(above is not None, "tree", row.id, "hangs under an answer that is being written")
+        self.expect(above is not None, "tree", row.id, "hangs under an answer that is being written")
         if above is not None and row.chain_key is not None:
             right = row.chain_key == chain_key(namespace, above, row.role, row.text)
-            self._expect(right, "chain", row.id, "its chain key is not that of its text and parent")
+            self.expect(right, "chain", row.id, "its chain key is not that of its text and parent")
 
     def _open_messages(self, ids: Sequence[str]) -> set[str]:
         is_open = and_(responses.c.message_id.in_(ids), responses.c.status == "open")
@@ -257,15 +274,15 @@ class _Verifier:
             sums = self._sums.pop(row.id, dict.fromkeys(COUNTERS, 0))
             for name in COUNTERS:
                 kept = getattr(row, name)
-                self._expect(
+                self.expect(
                     kept == sums[name], "run", str(row.id), f"{name}: counted {kept}, rows say {sums[name]}"
                 )
             over = row.outcome != "running" or row.id in (self._live_run, self._killed_run)
-            self._expect(over, "run", str(row.id), "neither runs nor was it settled")
+            self.expect(over, "run", str(row.id), "neither runs nor was it settled")
             if live is not None and row.id == self._live_run:
                 self._live(row, live)
         for run_id in self._sums:
-            self._expect(False, "run", str(run_id), "has responses, but there is no such run")
+            self.expect(False, "run", str(run_id), "has responses, but there is no such run")
 
     def _live(self, row: Row[Any], live: RunCounters) -> None:
         """With nothing open the engine has nothing to count, unless a response was begun since."""
@@ -274,5 +291,5 @@ class _Verifier:
         for name in COUNTERS:
             kept, now = getattr(row, name), getattr(live, name)
             message = f"{name}: the engine counts {now}, the ledger {kept}"
-            self._expect(now >= kept, "live", str(row.id), message)
-            self._expect(now <= kept or not idle, "live", str(row.id), message)
+            self.expect(now >= kept, "live", str(row.id), message)
+            self.expect(now <= kept or not idle, "live", str(row.id), message)

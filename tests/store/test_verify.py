@@ -184,7 +184,9 @@ async def test_tampering_is_found(filled: Path, what: str) -> None:
     async with opened(filled, prefix="later") as store:
         tamper(filled, script)
         report = await store.verify()
-        assert {finding.check for finding in report.findings} == checks, report.findings
+        found = {finding.check for finding in report.findings}
+        # Whoever changes a row leaves the roll-ups behind, which has tests of its own.
+        assert found - {"rollup", "branch"} == checks, report.findings
 
 
 async def test_a_killed_server_is_a_state_and_no_fault(filled: Path) -> None:
