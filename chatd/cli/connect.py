@@ -5,15 +5,17 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import Request
 
 from chatd.config import Settings, is_loopback
-from chatd.data_dir import live_server
+from chatd.data_dir import ServerAddress, live_server
 from chatd.errors import ChatdError, NotFound, SetupError
 
 TIMEOUT_S = 30.0
+OPERATOR_HEADER = "x-chatd-admin"
 POLL_S = 0.3
 """Between two looks at a server that is loading its model."""
 
@@ -67,7 +69,31 @@ def get_json(url: str, path: str) -> Any:
 
     `NotFound` if there is none, `ServerRefused` for the server's other errors, `SetupError` for no answer.
     """
-    status, body = _get(url, path)
+    return _checked(path, *_ask(url, Request(url + path)))
+
+
+def ask_operator(server: ServerAddress, method: str, path: str, body: object = None) -> Any:
+    """What the server answers its operator; ``body`` is sent as JSON. Raises as `get_json` does."""
+    return _checked(path, *_ask(server.url, _as_operator(server, method, path, body)))
+
+
+def operator_lines(server: ServerAddress, method: str, path: str) -> Iterator[Any]:
+    """The same for an answer in lines of JSON, each as soon as it is there."""
+    try:
+        with _opener(server.url).open(_as_operator(server, method, path), timeout=TIMEOUT_S) as answer:
+            yield from map(json.loads, answer)
+    except urllib.error.HTTPError as error:
+        _checked(path, error.code, _body(error.read()))
+    except (OSError, ValueError) as error:
+        raise _unreachable(server.url, error) from None
+
+
+def _as_operator(server: ServerAddress, method: str, path: str, body: object = None) -> Request:
+    data = None if body is None else json.dumps(body).encode()
+    return Request(server.url + path, data, {OPERATOR_HEADER: server.token}, method=method)
+
+
+def _checked(path: str, status: int, body: Any) -> Any:
     if status >= 400:
         error = body.get("error") if isinstance(body, dict) else None
         message = error["message"] if error else f"The server answered {path} with status {status}."
@@ -78,7 +104,7 @@ def get_json(url: str, path: str) -> Any:
 def wait_ready(url: str, progress: Callable[[str], None]) -> None:
     """Return once the server takes requests; ``progress`` hears what it is doing until then."""
     while True:
-        status, body = _get(url, "/readyz")
+        status, body = _ask(url, Request(url + "/readyz"))
         if status == 200:
             return
         state = body.get("status") if isinstance(body, dict) else None
@@ -90,18 +116,25 @@ def wait_ready(url: str, progress: Callable[[str], None]) -> None:
         time.sleep(POLL_S)
 
 
-def _get(url: str, path: str) -> tuple[int, Any]:
-    handlers = [urllib.request.ProxyHandler({})] if is_local(url) else []
-    opener = urllib.request.build_opener(*handlers)
+def _ask(url: str, request: Request) -> tuple[int, Any]:
     try:
-        with opener.open(url + path, timeout=TIMEOUT_S) as answer:
+        with _opener(url).open(request, timeout=TIMEOUT_S) as answer:
             return answer.status, _body(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, _body(error.read())
     except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        words = in_words(reason) if isinstance(reason, BaseException) else str(reason)
-        raise SetupError(f"The server at {url} cannot be reached: {words}.") from None
+        raise _unreachable(url, error) from None
+
+
+def _opener(url: str) -> urllib.request.OpenerDirector:
+    """Loopback never goes through a proxy."""
+    return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if is_local(url) else []))
+
+
+def _unreachable(url: str, error: Exception) -> SetupError:
+    reason = getattr(error, "reason", error)
+    words = in_words(reason) if isinstance(reason, BaseException) else str(reason)
+    return SetupError(f"The server at {url} cannot be reached: {words}.")
 
 
 def _body(raw: bytes) -> Any:

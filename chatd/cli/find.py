@@ -25,6 +25,14 @@ def _conversation(url: str, conversation_id: str) -> dict[str, Any]:
     return view
 
 
+def resolve_id(url: str, given: str) -> str:
+    """The id of a conversation of which ``given`` may be the beginning. `NotFound` unless there is one."""
+    try:
+        return str(_conversation(url, given)["id"])
+    except NotFound:
+        return _whole_id(url, given)
+
+
 def _whole_id(url: str, beginning: str) -> str:
     """The id of which ``chatd report`` shows the beginning. `NotFound` unless there is exactly one."""
     sessions = get_json(url, "/api/v1/report")["sessions"]
