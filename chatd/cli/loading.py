@@ -7,7 +7,10 @@ from pathlib import Path
 
 import torch
 
+from chatd.cache.block_tier import BLOCK_LEN
+from chatd.cache.disk.tier import DiskTier
 from chatd.cache.prefix_cache import PrefixCache
+from chatd.cli.disk_setup import open_disk, tiering_over
 from chatd.config import DEFAULT_MODEL, Settings
 from chatd.config_kinds import AUTO, show_size
 from chatd.engine.engine import Engine
@@ -16,6 +19,7 @@ from chatd.engine.prepare import RunnerSettings, backend_name, prepare
 from chatd.engine.scheduler import Scheduler, SchedulerLimits
 from chatd.errors import SetupError
 from chatd.model.fetch import default_model
+from chatd.model.fingerprint import KVForm
 from chatd.model.kv_pool import KVPlan, kv_dtype, plan_pages
 from chatd.model.load import ModelFile, load_weights, open_model, weights_dtype
 from chatd.model.memory import free_memory, out_of_memory_says
@@ -47,6 +51,7 @@ class Loaded:
     kv_dtype: str = ""
     graphs: tuple[int, ...] = ()
     graph_bytes: int = 0
+    disk: DiskTier | None = None
 
 
 def check(settings: Settings) -> None:
@@ -65,11 +70,11 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
     device = choose_device(settings.device)
     _check_memory(settings, device)
     backend_name(settings.kernels, device)
-    file = open_model(_model_path(settings.model, progress))
+    file = open_model(model_path(settings.model, progress))
     progress(FETCHED, "reading the tokenizer")
     tokenizer, template = file.tokenizer(), file.chat_template()
     context_length = _check_fit(settings, file, device)
-    dtype, kv = _dtypes(settings, device)
+    dtype, kv = dtypes(settings, device)
 
     def weights_progress(share: float, what: str) -> None:
         progress(FETCHED + share * (READ - FETCHED), what)
@@ -84,6 +89,9 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
         lambda share, what: progress(READ + share * (1 - READ), what),
     )
     plan, runner = prepared.kv, prepared.runner
+    progress(READ, "opening the disk tier")
+    form = KVForm(dtype, kv, settings.page_size, runner.block_bytes * settings.page_size // BLOCK_LEN)
+    disk = open_disk(settings, file, tokenizer, form)
     cache = PrefixCache(plan.num_pages, plan.page_size, enabled=not settings.no_prefix_cache)
     for ids in shared_prefixes(settings.shared_prompts, tokenizer, template):
         cache.share(ids)
@@ -92,6 +100,7 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
         SchedulerLimits(step_tokens(settings, device), settings.max_running, context_length),
         lambda stop: AnswerText(tokenizer, stop),
         tokenizer.special_ids,
+        tiering_over(disk, cache, runner, settings),
     )
     engine = Engine(scheduler, runner, post)
     backend = Backend(
@@ -102,7 +111,7 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
         context_length,
         file.config.vocab_size,
         settings.temperature,
-        Formats(prepared.kernels, str(device), _short(dtype), _short(kv), settings.page_size),
+        Formats(prepared.kernels, str(device), short_name(dtype), short_name(kv), settings.page_size),
         cache_on=not settings.no_prefix_cache,
     )
     return Loaded(
@@ -110,11 +119,12 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
         engine,
         plan,
         str(device),
-        _short(dtype),
+        short_name(dtype),
         prepared.kernels,
-        _short(kv),
+        short_name(kv),
         prepared.graphs,
         prepared.graph_bytes,
+        disk,
     )
 
 
@@ -134,7 +144,8 @@ def runner_settings(
     )
 
 
-def _short(dtype: torch.dtype) -> str:
+def short_name(dtype: torch.dtype) -> str:
+    """float32, bfloat16, ..."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -155,7 +166,8 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda" if has_cuda and name != "cpu" else "cpu")
 
 
-def _model_path(model: str, progress: Progress) -> Path:
+def model_path(model: str, progress: Progress) -> Path:
+    """Of ``--model``; the default one is fetched if need be."""
     if model != DEFAULT_MODEL:
         return _own_model(model)
 
@@ -188,11 +200,11 @@ def _check_memory(settings: Settings, device: torch.device) -> None:
 def _check_fit(settings: Settings, file: ModelFile, device: torch.device) -> int:
     """The context length to serve. What does not go with this model is refused before the long part."""
     if settings.kv_bytes != AUTO:
-        plan_pages(file.config, _dtypes(settings, device)[1], settings.page_size, settings.kv_bytes)
+        plan_pages(file.config, dtypes(settings, device)[1], settings.page_size, settings.kv_bytes)
     return _context_length(settings, file)
 
 
-def _dtypes(settings: Settings, device: torch.device) -> tuple[torch.dtype, torch.dtype]:
+def dtypes(settings: Settings, device: torch.device) -> tuple[torch.dtype, torch.dtype]:
     """Of the weights and of the KV."""
     weights = weights_dtype(settings.weights, device)
     return weights, kv_dtype(settings.kv_dtype, weights, device)

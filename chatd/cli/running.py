@@ -19,6 +19,7 @@ import structlog
 import torch
 
 from chatd import __version__
+from chatd.cache.block_tier import BLOCK_LEN
 from chatd.cli.cores import compute_threads
 from chatd.cli.ids import new_id
 from chatd.cli.loading import Loaded, Progress, load
@@ -26,6 +27,7 @@ from chatd.cli.own_thread import in_own_thread
 from chatd.cli.serve_screen import Facts, ServeScreen
 from chatd.config import Settings
 from chatd.data_dir import ServerAddress, hold_data_dir, write_address
+from chatd.engine.engine import Engine
 from chatd.engine.messages import StepOutput
 from chatd.errors import SetupError
 from chatd.price_file import load_prices
@@ -41,6 +43,10 @@ Loader = Callable[[Settings, Callable[[StepOutput], None], Progress], Loaded]
 
 ENGINE_STOP_S = 2.0
 """For the step under way when the server ends."""
+LEAST_WRITE_S = 1.0
+"""For writing what is cached to disk, even if the answers took all the time there was for draining."""
+DISK_CLOSE_S = 1.0
+"""For the blocks that were handed to the disk already."""
 
 
 async def run(settings: Settings, screen: ServeScreen, load: Loader = load) -> None:
@@ -114,6 +120,7 @@ class LoadingServer(ChatdServer):
         self._began = began
         self._load_no_more = threading.Event()
         self._served = asyncio.Event()
+        self._stopping_at = began
 
     async def serve_with_model(self, listener: socket.socket) -> None:
         """Until a signal; or until loading fails, and then its error is raised."""
@@ -130,6 +137,7 @@ class LoadingServer(ChatdServer):
     def stop(self) -> None:
         """At the first and the second signal."""
         if not self.should_exit:
+            self._stopping_at = time.monotonic()
             self._screen.stopping(self._settings.drain_timeout)
         self._load_no_more.set()
         super().stop()
@@ -163,13 +171,24 @@ class LoadingServer(ChatdServer):
             new_id=new_id,
         )
         service.listen(self._app.conversation_changed)
-        async with service.running():
-            loaded.engine.start()
-            self._app.device = loaded.device
-            self._app.service = service
-            self._screen.ready(self._facts(loaded))
-            await self._served.wait()
-            await asyncio.to_thread(loaded.engine.stop, ENGINE_STOP_S)
+        try:
+            async with service.running():
+                loaded.engine.start()
+                self._app.device = loaded.device
+                self._app.disk = loaded.disk
+                self._app.service = service
+                self._screen.ready(self._facts(loaded))
+                await self._served.wait()
+                await asyncio.to_thread(self._stop_engine, loaded.engine)
+        finally:
+            if loaded.disk is not None:
+                await asyncio.to_thread(loaded.disk.close, DISK_CLOSE_S)
+
+    def _stop_engine(self, engine: Engine) -> None:
+        """What is left of the drain's time, and a second in any case, goes into writing what is cached."""
+        spent = time.monotonic() - self._stopping_at
+        write_s = max(LEAST_WRITE_S, self._settings.drain_timeout - spent)
+        engine.stop(ENGINE_STOP_S + write_s, write_s=write_s, progress=self._screen.writing)
 
     def _tell(self, loop: asyncio.AbstractEventLoop, share: float, what: str) -> None:
         """Called on the loading thread."""
@@ -183,6 +202,7 @@ class LoadingServer(ChatdServer):
             self._screen.progress(share, what)
 
     def _facts(self, loaded: Loaded) -> Facts:
+        disk = loaded.disk.stats() if loaded.disk is not None else None
         return Facts(
             url=self._url,
             data_dir=self._settings.data_dir,
@@ -199,5 +219,9 @@ class LoadingServer(ChatdServer):
             sessions=loaded.kv.tokens / loaded.backend.context_length,
             graphs=len(loaded.graphs),
             graph_bytes=loaded.graph_bytes,
+            disk=self._settings.disk,
+            disk_bytes=disk.nbytes if disk else 0,
+            disk_quota_bytes=disk.quota_bytes if disk else 0,
+            disk_tokens=disk.blocks * BLOCK_LEN if disk else 0,
             started_s=time.monotonic() - self._began,
         )

@@ -36,6 +36,10 @@ class Facts:
     sessions: float
     graphs: int
     graph_bytes: int
+    disk: str
+    disk_bytes: int
+    disk_quota_bytes: int
+    disk_tokens: int
     started_s: float
 
 
@@ -44,6 +48,10 @@ class ServeScreen(Protocol):
     def progress(self, share: float, what: str) -> None: ...
     def ready(self, facts: Facts) -> None: ...
     def stopping(self, drain_s: float) -> None: ...
+    def writing(self, done: int, total: int) -> None:
+        """Blocks of what is cached, on their way to disk before the end."""
+        ...
+
     def stopped(self) -> None: ...
     def close(self) -> None:
         """Leave the terminal as it was. Idempotent."""
@@ -89,7 +97,15 @@ class TerminalScreen:
             style="dim",
         )
 
+    def writing(self, done: int, total: int) -> None:
+        if self._task is None or not self._bar.live.is_started:
+            self._bar.start()
+            self._task = self._bar.add_task("", total=1.0)
+        what = f"writing what is cached to disk: {done:,} of {total:,} blocks"
+        self._bar.update(self._task, completed=done, total=total, description=what)
+
     def stopped(self) -> None:
+        self.close()
         self._console.print("Stopped.", style="dim")
 
     def close(self) -> None:
@@ -118,6 +134,10 @@ class PlainScreen:
 
     def stopping(self, drain_s: float) -> None:
         self._say(f"stopping; running answers have up to {drain_s:g} s")
+
+    def writing(self, done: int, total: int) -> None:
+        if done == total:
+            self._say(f"wrote {total:,} blocks of what was cached to disk")
 
     def stopped(self) -> None:
         self._say("stopped")
@@ -148,6 +168,9 @@ class JsonScreen:
     def stopping(self, drain_s: float) -> None:
         self._say("stopping", drain_s=drain_s)
 
+    def writing(self, done: int, total: int) -> None:
+        self._say("writing", done=done, total=total)
+
     def stopped(self) -> None:
         self._say("stopped")
 
@@ -173,8 +196,16 @@ def describe(facts: Facts) -> list[tuple[str, str]]:
             f"{show_size(facts.kv_bytes)} of {facts.kv_dtype}: {facts.bytes_per_token:,} bytes a token, "
             f"{facts.kv_tokens:,} tokens, {facts.sessions:,.1f} full-length sessions",
         ),
+        ("disk", _disk(facts)),
         ("data", str(facts.data_dir)),
     ]
+
+
+def _disk(facts: Facts) -> str:
+    if not facts.disk_quota_bytes:
+        return "off: what leaves the KV pool is computed again"
+    held, quota = show_size(facts.disk_bytes), show_size(facts.disk_quota_bytes)
+    return f"{facts.disk}: {held} of {quota} in use, KV of {facts.disk_tokens:,} tokens"
 
 
 def screen_for(*, as_json: bool) -> ServeScreen:
