@@ -34,8 +34,8 @@ Progress = Callable[[float, str], None]
 
 STEP_TOKENS = {"cpu": 128, "gpu": 2048}
 
-FETCHED, READ = 0.5, 0.95
-"""Shares of the whole at which the model is here, and its weights in memory."""
+FETCHED, READ, READY = 0.5, 0.95, 0.99
+"""Shares of the whole at which the model is here, its weights in memory, and steps can be run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +79,15 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
     def weights_progress(share: float, what: str) -> None:
         progress(FETCHED + share * (READ - FETCHED), what)
 
-    with out_of_memory_says(
-        "the weights were loaded", device, "nothing: use a smaller model, or --device cpu"
-    ):
+    with out_of_memory_says("the weights were loaded", device, "Take a smaller model, or --device cpu."):
         weights = load_weights(file, dtype=dtype, device=device, progress=weights_progress)
     prepared = prepare(
         weights,
         runner_settings(settings, device, kv, context_length),
-        lambda share, what: progress(READ + share * (1 - READ), what),
+        lambda share, what: progress(READ + share * (READY - READ), what),
     )
     plan, runner = prepared.kv, prepared.runner
-    progress(READ, "opening the disk tier")
+    progress(READY, "opening the disk tier")
     form = KVForm(dtype, kv, settings.page_size, runner.block_bytes * settings.page_size // BLOCK_LEN)
     disk = open_disk(settings, file, tokenizer, form)
     cache = PrefixCache(plan.num_pages, plan.page_size, enabled=not settings.no_prefix_cache)

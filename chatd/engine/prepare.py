@@ -21,7 +21,7 @@ from chatd_kernels.ops import Ops
 
 Progress = Callable[[float, str], None]
 
-LOWER = "--kv-bytes (or --kv-share), --context-length, --step-tokens or --max-running"
+LOWER = "Lower --kv-bytes (or --kv-share), --context-length, --step-tokens or --max-running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def prepare(weights: Weights, settings: RunnerSettings, progress: Progress) -> P
     if kv_bytes is None:
         needed = step_bytes(config, weights.dtype, settings.step_tokens, settings.max_running)
         kv_bytes = auto_kv_bytes(where, settings.kv_share, needed)
-    with out_of_memory_says("the KV pool was made", where, LOWER):
+    with out_of_memory_says("the KV pool was made", where, f"{LOWER}."):
         plan = plan_pages(config, settings.kv_dtype, settings.page_size, kv_bytes)
         pool = KVPool(config, plan, settings.kv_dtype, where)
         device = device_for(where)
@@ -78,12 +78,12 @@ def _warmed(
 ) -> Prepared:
     """After the first, largest step and, where the backend allows it, with graphs."""
     progress(0.0, "running a first step")
-    with out_of_memory_says("the first step was run", where, LOWER):
+    with out_of_memory_says("the first step was run", where, f"{LOWER}."):
         runner.warm_up(settings.step_tokens, settings.max_running, settings.context_length)
     if not (settings.graphs and ops.captures):
         return Prepared(runner, plan, ops.name, (), 0)
     before = free_memory(where)
-    with out_of_memory_says("decode steps were captured", where, f"{LOWER}, or give --no-graphs"):
+    with out_of_memory_says("decode steps were captured", where, f"{LOWER}, or give --no-graphs."):
         sizes = runner.capture(settings.max_running, settings.context_length, progress)
     return Prepared(runner, plan, ops.name, tuple(sizes), max(0, before - free_memory(where)))
 

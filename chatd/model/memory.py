@@ -51,12 +51,10 @@ def step_bytes(config: ModelConfig, dtype: torch.dtype, step_tokens: int, max_ru
 
 
 @contextmanager
-def out_of_memory_says(what: str, device: torch.device, lower: str) -> Iterator[None]:
-    """Turn running out of memory while ``what`` is done into a `SetupError` that says what to lower."""
+def out_of_memory_says(what: str, device: torch.device, advice: str) -> Iterator[None]:
+    """Turn running out of memory while ``what`` into a `SetupError` with figures and ``advice``."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise SetupError(
-            f"Memory ran out on {device} while {what}: {free_memory(device) / 2**20:,.0f} MiB are free. "
-            f"Lower {lower}."
-        ) from error
+        free = f"{free_memory(device) / 2**20:,.0f} MiB are free"
+        raise SetupError(f"Memory ran out on {device} while {what}: {free}. {advice}") from error

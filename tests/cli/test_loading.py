@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from chatd.cli.loading import READ, check, choose_device, load, model_name, shared_prefixes, step_tokens
+from chatd.cli.loading import READY, check, choose_device, load, model_name, shared_prefixes, step_tokens
 from chatd.config import Settings
 from chatd.errors import SetupError
 from chatd.model.load import open_model
@@ -61,7 +61,7 @@ def test_loading_tells_how_far_it_is_and_can_be_stopped(model_path: Path) -> Non
     settings = Settings(model=str(model_path), kv_bytes=16 << 20, context_length=100, weights="fp32")
     loaded = load(settings, lambda out: None, told := Told())
     assert told.shares == sorted(told.shares)
-    assert told.shares[-1] == READ
+    assert told.shares[-1] == READY
     assert (loaded.backend.context_length, loaded.weights, loaded.device) == (100, "float32", "cpu")
     with pytest.raises(KeyboardInterrupt):
         load(settings, lambda out: None, stopped := Told(enough=0.6))

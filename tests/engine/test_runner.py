@@ -89,11 +89,12 @@ def test_a_batch_lays_out_decodes_first_and_every_token_in_its_slot() -> None:
     assert (batch.extend.max_kv_len, batch.extend.max_q_len) == (10, 6)
 
 
-def test_copies_run_first_and_in_order(weights: Weights) -> None:
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.bfloat16, torch.int8, torch.float8_e4m3fn])
+def test_copies_run_first_and_in_order(weights: Weights, kv_dtype: torch.dtype) -> None:
     """A chain of copies whose sources are earlier targets, then a row that reads the last."""
     ids = prompt(1, 21)
-    expected = answer(Driver(weights, 1, 64), 0, ids, 5, GREEDY)
-    driver = Driver(weights, 4, 64)
+    expected = answer(Driver(weights, 1, 64, kv_dtype=kv_dtype), 0, ids, 5, GREEDY)
+    driver = Driver(weights, 4, 64, kv_dtype=kv_dtype)
     driver.runner.launch(StepPlan([], [driver.row(0, ids[:20], 0, 20, sample=False)])).wait()
     first = driver.row(0, ids, 0, 1).pages
     copies = [PageCopy(first[1], 9, 4), PageCopy(9, 10, 4), PageCopy(10, 11, 4), PageCopy(first[0], 9, 16)]
