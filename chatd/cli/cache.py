@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from chatd.cli import cache_view
+from chatd.cli import cache_stats_view, cache_view
 from chatd.cli.connect import ask_operator
 from chatd.cli.find import resolve_id
 from chatd.cli.options import common_options, setting_options, settings_from
@@ -48,7 +48,7 @@ def stats(config_file: Path | None, as_json: bool, **flags: object) -> int:
         from chatd.cli import cache_offline
 
         found = cache_offline.stats(settings)
-    _show(found, as_json, cache_view.print_stats)
+    _show(found, as_json, cache_stats_view.print_stats)
     return 0
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from chatd import __version__
+from chatd.cli.cache import cache
 from chatd.cli.chat import chat
 from chatd.cli.report import report
 from chatd.cli.serve import serve
@@ -30,6 +31,7 @@ def cli() -> None:
 cli.add_command(serve)
 cli.add_command(chat)
 cli.add_command(report)
+cli.add_command(cache)
 
 
 def main(args: Sequence[str] | None = None) -> None:

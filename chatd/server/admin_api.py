@@ -156,10 +156,11 @@ def _lines(checks: Iterator[Checked]) -> Iterator[bytes]:
     """On a worker thread: each step waits for the disk."""
     for checked in checks:
         if checked.damage is not None or checked.done == checked.total or not checked.done % VERIFY_EVERY:
-            yield msgspec.json.encode(_checked_of(checked)) + b"\n"
+            yield msgspec.json.encode(checked_of(checked)) + b"\n"
 
 
-def _checked_of(checked: Checked) -> dict[str, Any]:
+def checked_of(checked: Checked) -> dict[str, Any]:
+    """One step of a verification as JSON."""
     damage = None if checked.damage is None else asdict(checked.damage)
     if damage is not None:
         damage["key"] = damage["key"].hex()

@@ -270,6 +270,15 @@ class XrayRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayTurn:
+    """An ended answer with the ids of its prompt and, last, ``answer_len`` that the model sampled."""
+
+    response: ResponseRecord
+    token_ids: tuple[int, ...]
+    answer_len: int
+
+
+@dataclass(frozen=True, slots=True)
 class MessageView:
     """A message and the responses that wrote it, oldest first (more than one if it was continued)."""
 

@@ -23,7 +23,7 @@ from sqlalchemy import Connection
 from chatd.errors import NotFound, SetupError
 from chatd.ids import ConversationId, MessageId, Namespace, ResponseId
 from chatd.resources import migrations_dir
-from chatd.store import begin, conversations, kv, ledger, reports, rollups, runs, stored_pieces, verify
+from chatd.store import begin, conversations, kv, ledger, reports, rollups, runs, stored_pieces, turns, verify
 from chatd.store.books import to_row
 from chatd.store.connect import make_engine
 from chatd.store.days import today
@@ -43,6 +43,7 @@ from chatd.store.records import (
     NewResponse,
     Pin,
     Purge,
+    ReplayTurn,
     ResponseRecord,
     RunCounters,
     RunId,
@@ -333,6 +334,10 @@ class Store:
     async def newest_xrays(self, at_most: int) -> list[XrayRow]:
         """Of ended responses, the newest first."""
         return await self._read(lambda conn: kv.newest_xrays(conn, at_most))
+
+    async def newest_turns(self, at_most: int) -> list[ReplayTurn]:
+        """Ended answers that can be computed again, the newest first; see `chatd.store.turns`."""
+        return await self._read(lambda conn: turns.newest_turns(conn, at_most))
 
     # --- reports ---
 
