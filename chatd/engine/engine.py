@@ -230,11 +230,11 @@ class Engine:
             if not plan.is_empty:
                 self._runner.launch(plan).wait()
             self._copies_done(wait=plan.is_empty)
-            stop.progress(spiller.counts.blocks - done, total)
             try:
                 message = self._inbox.get(timeout=left) if plan.is_empty else self._inbox.get_nowait()
             except Empty:
                 continue
             if isinstance(message, BlockRead | BlockWritten | BlocksGone):
                 self._tiering.completed(message, self._clock())
+            stop.progress(spiller.counts.blocks - done, total)
         self._say(self._scheduler.report())

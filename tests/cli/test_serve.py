@@ -74,7 +74,7 @@ async def test_a_terminal_shows_where_everything_is(data_dir: Path, model_path: 
     options = ["--model", str(model_path), "--port", "0", "--data-dir", str(data_dir)]
     async with Terminal("serve", *options) as person:
         await person.until("listens on http://127.0.0.1:")
-        for name in ("page", "terminal", "OpenAI", "model", "device", "KV pool", "data"):
+        for name in ("page", "terminal", "OpenAI", "model", "device", "KV pool", "disk", "data"):
             await person.until(name)
         await person.until("Ctrl-C stops it")
         person.press_ctrl_c()
@@ -91,7 +91,7 @@ async def test_a_terminal_shows_where_everything_is(data_dir: Path, model_path: 
         (["--host", "192.0.2.1", "--allow-public"], "this machine has no such address"),
         (["--host", "0.0.0.0"], "--allow-public"),
         (["--weights", "int4"], "cannot do yet"),
-        (["--disk", "off"], "No such option"),
+        (["--disc", "off"], "No such option"),
     ],
 )
 async def test_what_cannot_start_says_so_in_one_message(

@@ -1,6 +1,7 @@
 """The engine thread: what comes in goes out, in order, and a stall or a fault shows."""
 
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
 
 import pytest
@@ -26,9 +27,14 @@ class Outbox:
         return self._queue.get(timeout=20)
 
     def until_finished(self, rid: str) -> Finished:
+        found = self.until(lambda update: isinstance(update, Finished) and update.rid == rid)
+        assert isinstance(found, Finished)
+        return found
+
+    def until(self, wanted: Callable[[Update], bool]) -> Update:
         while True:
             for update in self.updates:
-                if isinstance(update, Finished) and update.rid == rid:
+                if wanted(update):
                     return update
             self.updates.extend(self._queue.get(timeout=20).updates)
 
