@@ -50,9 +50,10 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Anything else; it answers for itself."""
+    """Anything else; it answers for itself. ``fail`` is called instead once the tier is at fault."""
 
     run: Callable[[], None]
+    fail: Callable[[], None]
 
 
 Job = Read | Write | Forget | Clear | Use | Call

@@ -223,7 +223,7 @@ class DiskTier:
 
     def _soon(self, what: Callable[[], None]) -> None:
         """On the worker's thread, or here if it does not run."""
-        if not (self._worker.running and self._jobs.put(Call(what))):
+        if not (self._worker.running and self._jobs.put(Call(what, fail=_nothing))):
             what()
 
     def _ask(self, what: Callable[[], T], *, check: bool = False) -> T:
@@ -234,15 +234,19 @@ class DiskTier:
         answers: list[T] = []
 
         def run() -> None:
-            try:
-                answers.append(what())
-            finally:
-                done.set()
+            answers.append(what())
+            done.set()
 
-        if not self._jobs.put(Call(run), check=check):
+        if not self._jobs.put(Call(run, fail=done.set), check=check):
             raise SetupError("The disk tier is closing.")
         done.wait()
+        if not answers:
+            raise SetupError(f"The disk tier has failed: {self._worker.failure!r}. Restart the server.")
         return answers[0]
+
+
+def _nothing() -> None:
+    pass
 
 
 def _open_store(

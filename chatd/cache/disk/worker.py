@@ -123,8 +123,8 @@ class Worker:
                 self._post(BlockWritten(ticket, False, 0.0))
             case Forget(ticket) | Clear(ticket):
                 self._post(BlocksGone(ticket, 0))
-            case Call(run):
-                run()
+            case Call():
+                job.fail()
             case Use():
                 pass
 

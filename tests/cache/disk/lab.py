@@ -113,10 +113,13 @@ def _check(inner: Store) -> None:
         assert entry.slot < entry.segment.used
         assert entry.slot not in slots
         slots.add(entry.slot)
+    spare = 0
     for number, segment in inner.folder.segments.items():
         assert segment.live == len(held[number])
         assert not held[number] & set(segment.free)
-        assert (inner.folder.folder / segment.name).stat().st_size >= segment.nbytes
+        assert (inner.folder.folder / segment.name).stat().st_size == segment.nbytes
+        spare += segment.used - segment.live - len(segment.free)
+    assert spare == inner.folder.undead
     assert inner.folder.nbytes == sum(one.nbytes for one in inner.folder.segments.values())
     assert inner.folder.nbytes <= inner.quota_bytes
 

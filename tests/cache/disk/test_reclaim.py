@@ -67,10 +67,10 @@ def test_a_damaged_record_is_not_moved(tmp_path: Path) -> None:
         for path in paths:
             put(tier, path)
         tier._store.forget([paths[0], paths[4], paths[5]])
-        path = tmp_path / "kv" / "00000002.seg"
-        data = bytearray(path.read_bytes())
+        file = tmp_path / "kv" / "00000002.seg"
+        data = bytearray(file.read_bytes())
         data[bodies_at(SLOTS)] ^= 1
-        path.write_bytes(data)
+        file.write_bytes(data)
         while Reclaimer(tier._store).step():
             check(tier)
         assert tier.stats().events["damaged"] == 1

@@ -305,6 +305,17 @@ def test_verify_finds_and_removes_damage(tmp_path: Path, started: bool) -> None:
         assert [step.damage for step in tier.verify()] == [None] * 5
 
 
+def test_verify_finds_records_in_each_other_s_place(tmp_path: Path) -> None:
+    with closing(open_tier(tmp_path / "kv")) as tier:
+        put(tier, path_of(tier, 1, 6))
+    first, second = tmp_path / "kv" / "00000001.seg", tmp_path / "kv" / "00000002.seg"
+    with closing(open_tier(tmp_path / "kv")) as tier:
+        one, other = first.read_bytes(), second.read_bytes()
+        first.write_bytes(other)
+        second.write_bytes(one)
+        assert [step.damage is not None for step in tier.verify()] == [True] * 6
+
+
 def test_a_second_server_is_refused(tmp_path: Path) -> None:
     """Also from another process; and the folder is free again once the first has ended."""
     with closing(open_tier(tmp_path / "kv")):
@@ -350,6 +361,8 @@ def test_a_fault_of_ours_fails_jobs_but_leaves_nobody_waiting(tmp_path: Path) ->
         tier.write(3, type(odd)(b"short key", odd.parent, odd.namespace, odd.ids), Buffer(body_of(odd)))
         assert listener.next() == BlockWritten(3, False, 0.0)
         assert "ValueError" in tier.stats().fault
+        with pytest.raises(SetupError, match="has failed"):
+            tier.pins()
         assert not tier.accepts
         tier.read(4, block, Buffer(bytes(BODY)))
         assert listener.next() == BlockRead(4, ReadOutcome.FAILED, 0.0)
