@@ -4,10 +4,14 @@ from dataclasses import dataclass
 
 _WEIGHT = 0.2
 """Of a new measurement in the running averages."""
-_TRY_AGAIN = 16
-"""After so many decisions against loading in a row one load is made all the same: disks recover."""
-_MOST_TRIED = 4.0
-"""But not where loading was estimated to take more than so many times as long."""
+_SURPRISE = 2.0
+"""A measurement so many times above or below the average weighs half: things have changed."""
+_TRY_AGAIN = 8
+"""After so many decisions against loading in a row a little is loaded all the same: disks recover."""
+_HOPELESS = 4.0
+_LEAST_OFTEN = 128
+"""While loading takes over 4 times as long, each next try comes after twice as many, up to 128."""
+_TRIED_BLOCKS = 2
 
 
 @dataclass(slots=True)
@@ -23,16 +27,17 @@ class Costs:
     compute_token_s: float = 0.001
     step_s: float = 0.02
     _declined: int = 0
+    _patience: int = _TRY_AGAIN
 
     def step_took(self, extend_len: int, seconds: float) -> None:
         """A step with ``extend_len`` tokens of prompts took this long."""
-        self.step_s += _WEIGHT * (seconds - self.step_s)
+        self.step_s = _mix(self.step_s, seconds)
         if extend_len >= 16:  # less says more of the step than of the tokens
-            self.compute_token_s += _WEIGHT * (seconds / extend_len - self.compute_token_s)
+            self.compute_token_s = _mix(self.compute_token_s, seconds / extend_len)
 
     def restore_took(self, blocks: int, seconds: float) -> None:
         """A restore of ``blocks`` (at least 1) took this long."""
-        self.load_block_s += _WEIGHT * (seconds / blocks - self.load_block_s)
+        self.load_block_s = _mix(self.load_block_s, seconds / blocks)
 
     def load_s(self, blocks: int) -> float:
         return blocks * self.load_block_s
@@ -44,14 +49,23 @@ class Costs:
         """Is loading ``blocks`` estimated to be faster than computing the ``tokens`` that they bring?"""
         return self.load_s(blocks) <= self.compute_s(tokens)
 
-    def prefer_loading(self, blocks: int, tokens: int) -> bool:
-        """Load or compute? To be asked once for each decision that is then followed."""
-        load_s, compute_s = self.load_s(blocks), self.compute_s(tokens)
-        if load_s <= compute_s:
-            self._declined = 0
-            return True
+    def blocks_to_load(self, blocks: int, tokens: int) -> int:
+        """How many of the blocks to load: all, none, or a few to see what loading costs now.
+
+        To be asked once for each decision that is then followed.
+        """
+        if self.would_load(blocks, tokens):
+            self._declined, self._patience = 0, _TRY_AGAIN
+            return blocks
         self._declined += 1
-        if self._declined > _TRY_AGAIN and load_s <= _MOST_TRIED * compute_s:
-            self._declined = 0
-            return True
-        return False
+        if self._declined <= self._patience:
+            return 0
+        hopeless = self.load_s(blocks) > _HOPELESS * self.compute_s(tokens)
+        self._declined = 0
+        self._patience = min(2 * self._patience, _LEAST_OFTEN) if hopeless else _TRY_AGAIN
+        return min(blocks, _TRIED_BLOCKS)
+
+
+def _mix(average: float, new: float) -> float:
+    surprising = new > _SURPRISE * average or average > _SURPRISE * new
+    return average + (0.5 if surprising else _WEIGHT) * (new - average)

@@ -123,13 +123,14 @@ class Tiering:
         costs = self.costs
         return Found(stored, first, tokens, costs.load_s(len(stored)), costs.compute_s(tokens))
 
-    def prefers(self, found: Found) -> bool:
-        return self.costs.prefer_loading(len(found.blocks), found.tokens)
+    def blocks_to_load(self, found: Found) -> int:
+        """How many of the blocks that were found are worth loading; the answer is to be followed."""
+        return self.costs.blocks_to_load(len(found.blocks), found.tokens)
 
-    def restore(self, ids: Sequence[int], lease: Lease, found: Found, now: float) -> Restore:
-        """Begin to load what was found. A match inside a page is given up for it."""
+    def restore(self, ids: Sequence[int], lease: Lease, found: Found, blocks: int, now: float) -> Restore:
+        """Begin to load so many of those that were found. A match inside a page is given up for it."""
         self._cache.whole_pages_only(lease)
-        return self.restorer.begin(ids, lease, list(found.blocks), found.first, now)
+        return self.restorer.begin(ids, lease, list(found.blocks[:blocks]), found.first, now)
 
     # -- each step
 

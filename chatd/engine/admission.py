@@ -107,11 +107,12 @@ class Admission:
         if req.blocks is None:
             req.blocks = self._tiering.chain(req.ids, req.submit.namespace)
         req.found = self._tiering.look(req.ids, req.blocks, lease.cached_len, lease.matched_len)
-        if req.found is None or not self._tiering.prefers(req.found):
+        blocks = self._tiering.blocks_to_load(req.found) if req.found is not None else 0
+        if req.found is None or not blocks:
             return False
         self._queues.move(req, self._queues.restoring)
         req.lease, req.restored_len = lease, 0
-        req.restore = self._tiering.restore(req.ids, lease, req.found, now)
+        req.restore = self._tiering.restore(req.ids, lease, req.found, blocks, now)
         return True
 
     def _end_restore(self, req: Req, restore: Restore, now: float) -> None:
@@ -120,6 +121,8 @@ class Admission:
         req.disk_hit = restore.done_len - restore.start_len
         req.restore_s = now - restore.began
         req.outcome = restore.outcome
+        if restore.outcome is TierOutcome.LOADED and req.found and req.disk_hit < req.found.tokens:
+            req.outcome = TierOutcome.CHEAPER
         self._run(req, lease)
         req.restore = None
 

@@ -92,7 +92,7 @@ class CacheDesk:
         if found is None or not self._has_room(found):
             return
         lease = self._cache.acquire(ids, namespace)
-        self._warming.append(tiering.restore(ids, lease, found, now))
+        self._warming.append(tiering.restore(ids, lease, found, len(found.blocks), now))
 
     def _has_room(self, found: Found) -> bool:
         """May it take these pages without getting into anybody's way?"""
