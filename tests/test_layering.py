@@ -29,7 +29,7 @@ WORKERS = ("chatd.cache.disk",)
 """Parts of pure packages that may wait: threads of their own."""
 IMPURE = frozenset({"torch", "asyncio", "starlette", "sqlalchemy", "time"})
 
-BARE = ("chatd.engine", "chatd.cache", "chatd.model", "chatd_kernels")
+BARE = ("chatd.engine", "chatd.cache", "chatd.model", "chatd.gpu_check", "chatd_kernels")
 BARE_ALLOWED = frozenset({"torch", "triton", "numpy", "chatd", "chatd_kernels"})
 
 FORBIDDEN = (

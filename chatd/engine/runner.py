@@ -9,11 +9,11 @@ from torch import Tensor
 from chatd.engine.batch import build_batch, fill_pending, pending_sources
 from chatd.engine.device import Device, InlineDevice, Mark
 from chatd.engine.graphs import DecodeGraphs
-from chatd.engine.messages import SamplingParams
 from chatd.engine.page_moves import PageMoves
 from chatd.engine.plan import Done, Flight, HostBuffer, PageCopy, StepPlan, StepRow
 from chatd.engine.sampling import logit_edits, sample_params
 from chatd.engine.staging import Stage
+from chatd.engine.warm_up import warm_up_steps
 from chatd.ids import Rid
 from chatd.model.decoder import Decoder
 from chatd.model.kv_pool import KVPool
@@ -72,20 +72,11 @@ class TorchRunner:
         return graphs.sizes
 
     def warm_up(self, step_tokens: int, max_running: int, context_length: int) -> None:
-        """Run the largest step there can be, and a pure decode, over the scratch page alone.
-
-        Memory that is short and kernels that do not compile show now, and no user waits for a compiler.
-        """
-        for tokens in (step_tokens, max_running):
-            lens = [1] * min(max_running, tokens)
-            lens[-1] += min(tokens - len(lens), context_length - 1)
-            rows = [self._scratch_row(i, extend_len) for i, extend_len in enumerate(lens)]
+        """Run what a start should have run: see `chatd.engine.warm_up`. Only the scratch page is touched."""
+        pool = self.pool
+        limits = (step_tokens, max_running, context_length)
+        for rows in warm_up_steps(pool.scratch_page, pool.page_size, *limits):
             self.launch(StepPlan([], rows)).wait()
-
-    def _scratch_row(self, i: int, extend_len: int) -> StepRow:
-        pages = [self.pool.scratch_page] * -(-extend_len // self.pool.page_size)
-        params = SamplingParams(temperature=1.0, top_k=50, top_p=0.9)
-        return StepRow(Rid(f"warm-up {i}"), [0] * extend_len, 0, extend_len, pages, True, extend_len, params)
 
     def _copy(self, copies: Sequence[PageCopy]) -> None:
         pool = self.pool

@@ -13,6 +13,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -96,26 +97,49 @@ def line(outcome: Outcome) -> str:
     return f"{outcome.name:44} {outcome.error:9.2e} {verdict:5} {outcome.floor_us:9.1f} {time}"
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """``bytes_per_s`` of a large copy, None where nothing is timed; ``left_out``: some cases were not run."""
+
+    card: str
+    bytes_per_s: float | None
+    kernels: tuple[Outcome, ...]
+    left_out: bool
+
+    @property
+    def right(self) -> bool:
+        return all(outcome.right for outcome in self.kernels)
+
+
+def check_all(
+    *, small: bool, say: Callable[[str], None] = print, more: Callable[[], bool] = lambda: True
+) -> Report:
+    """Run every case while ``more()``, a line for each. Raises RuntimeError where there is no GPU."""
+    ops, reference = load_backend("triton"), load_backend("reference")
+    timed = torch.cuda.is_available() and not small
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    card = torch.cuda.get_device_name() if timed else "no card: small shapes, nothing timed"
+    bandwidth = copy_bytes_per_s() if timed else None
+    say(card + ("" if bandwidth is None else f", copies at {bandwidth / 1e12:.2f} TB/s"))
+    say(f"{'kernel':44} {'error':>9} {'':5} {'floor us':>9} {'us':>9} share")
+    outcomes: list[Outcome] = []
+    for case in all_cases(ops, reference, device, Size.full() if timed else Size.small()):
+        if not more():
+            return Report(card, bandwidth, tuple(outcomes), left_out=True)
+        outcomes.append(measure(case, timed))
+        say(line(outcomes[-1]))
+    return Report(card, bandwidth, tuple(outcomes), left_out=False)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m chatd_kernels.check", description=__doc__)
     parser.add_argument("--small", action="store_true", help="tiny shapes, nothing is timed")
     parser.add_argument("--json", type=Path, help="write the results there")
     options = parser.parse_args(argv)
-    ops, reference = load_backend("triton"), load_backend("reference")
-    timed = torch.cuda.is_available() and not options.small
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    card = torch.cuda.get_device_name() if timed else "no card: small shapes, nothing timed"
-    bandwidth = copy_bytes_per_s() if timed else None
-    print(card + ("" if bandwidth is None else f", copies at {bandwidth / 1e12:.2f} TB/s"))
-    print(f"{'kernel':44} {'error':>9} {'':5} {'floor us':>9} {'us':>9} share")
-    outcomes = []
-    for case in all_cases(ops, reference, device, Size.full() if timed else Size.small()):
-        outcomes.append(measure(case, timed))
-        print(line(outcomes[-1]), flush=True)
+    report = check_all(small=options.small, say=partial(print, flush=True))
     if options.json:
-        rows = [asdict(outcome) for outcome in outcomes]
-        options.json.write_text(json.dumps({"card": card, "copy_bytes_per_s": bandwidth, "kernels": rows}))
-    return 0 if all(outcome.right for outcome in outcomes) else 1
+        options.json.write_text(json.dumps(asdict(report)))
+    return 0 if report.right else 1
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def test_a_pickle_is_refused_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.model
 def test_loading_tells_how_far_it_is_and_can_be_stopped(model_path: Path) -> None:
-    settings = Settings(model=str(model_path), kv_bytes=16 << 20, context_length=100, weights="fp32")
+    settings = Settings(model=str(model_path), kv_bytes=16 << 20, context_length=100, weights="fp32", disk="off")
     loaded = load(settings, lambda out: None, told := Told())
     assert told.shares == sorted(told.shares)
     assert told.shares[-1] == READY
