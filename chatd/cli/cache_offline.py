@@ -69,9 +69,15 @@ def stats(settings: Settings) -> dict[str, Any]:
     with held(settings):
         found = ask_store(settings, _ledger_stats)
         with disk(settings) as tier:
-            seen = None if tier is None else asdict(tier.stats())
-    counters = {"counters": asdict(EngineCounters()), "state": asdict(EngineState())}
+            seen = None if tier is None else _of_any_model(tier)
+    counters = {"live": False, "counters": asdict(EngineCounters()), "state": asdict(EngineState())}
     return {**counters, "disk": seen, **found}
+
+
+def _of_any_model(tier: DiskTier) -> dict[str, Any]:
+    """Without a model there are no blocks of another."""
+    seen = asdict(tier.stats())
+    return seen | {"blocks": seen["blocks"] + seen["foreign_blocks"], "foreign_blocks": 0}
 
 
 async def _ledger_stats(store: Store) -> dict[str, Any]:
@@ -87,7 +93,8 @@ async def _ledger_stats(store: Store) -> dict[str, Any]:
 def listing(settings: Settings) -> dict[str, Any]:
     """As the server answers; nothing is in memory."""
     with held(settings), disk(settings) as tier:
-        return {"paths": [], "disk": [] if tier is None else [asdict(one) for one in tier.ls()]}
+        seen = [] if tier is None else tier.ls()
+        return {"paths": [], "disk": [asdict(one) | {"current": True} for one in seen]}
 
 
 def pins(settings: Settings) -> dict[str, Any]:

@@ -13,16 +13,21 @@ from chatd.server.xray import MEANINGS, Cause
 
 Figures = dict[str, Any]
 
+NO_QUOTA = 1 << 60
+"""Bytes: a folder that is only looked at has more."""
+
 
 def print_stats(found: Figures, console: Console) -> None:
     counters, state = found["counters"], found["state"]
-    if counters["steps"]:
+    if not found["live"]:
+        console.print("No server has this folder open: this is what its files say.", style="dim")
+    elif counters["steps"]:
         console.print(_tiers(counters))
         _say(console, "memory", _memory(state, counters))
         _say(console, "written", _written(counters, state))
         _say(console, "came back", _came_back(counters))
     else:
-        console.print("No answer was computed since the server started, or none runs.", style="dim")
+        console.print("No answer was computed since the server started.", style="dim")
     if found["disk"] is not None:
         for name, line in _disk(found["disk"]):
             _say(console, name, line)
@@ -68,44 +73,48 @@ def _memory(state: Figures, counters: Figures) -> str:
 
 
 def _written(counters: Figures, state: Figures) -> str:
-    blocks, nbytes = counters["spilled_blocks"], show_size(counters["spilled_bytes"])
+    lost, failed = counters["dropped_blocks"], counters["spill_failures"]
     return (
-        f"{blocks:,} blocks ({nbytes}); {state['spill_queue']:,} wait, {counters['dropped_blocks']:,} were "
-        f"evicted before they were, {counters['spill_failures']:,} failed"
+        f"{count_of(counters['spilled_blocks'], 'block')} ({show_size(counters['spilled_bytes'])}); "
+        f"{state['spill_queue']:,} waiting, {lost:,} evicted before they were written, {failed:,} failed"
     )
 
 
 def _came_back(counters: Figures) -> str:
-    blocks, nbytes = counters["restored_blocks"], show_size(counters["restored_bytes"])
     damaged, failed = counters["damaged_blocks"], counters["restore_failures"]
-    return f"{blocks:,} blocks ({nbytes}); {damaged:,} were damaged, {failed:,} could not be read"
+    return (
+        f"{count_of(counters['restored_blocks'], 'block')} ({show_size(counters['restored_bytes'])}); "
+        f"{damaged:,} damaged, {failed:,} could not be read"
+    )
+
+
+def count_of(number: int, thing: str) -> str:
+    """1 block, 2 blocks."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def _disk(disk: Figures) -> list[tuple[str, str]]:
-    taken, quota = disk["nbytes"], disk["quota_bytes"]
-    room = f" of {show_size(quota)} ({percent(taken, quota)})" if quota < 1 << 60 else ""
-    whose = f", {disk['foreign_blocks']:,} of other models or formats" if disk["foreign_blocks"] else ""
-    lines = [
-        (
-            "disk",
-            f"{show_size(taken)}{room}, {disk['blocks']:,} blocks{whose}, {disk['pinned_blocks']:,} pinned",
-        )
-    ]
-    rates = [(name, disk[name]) for name in ("read", "write") if disk[name]["jobs"]]
-    if rates:
-        speeds = (
-            f"{name} {show_size(int(r['bytes_per_s']))}/s, {1000 * r['job_s']:.1f} ms a block"
-            for name, r in rates
-        )
-        lines.append(("speed", "; ".join(speeds)))
-    if disk["events"]:
-        lines.append(
-            ("records", ", ".join(f"{count:,} {name}" for name, count in sorted(disk["events"].items())))
-        )
+    lines = [("disk", _room(disk))]
+    if rates := [_speed(name, disk[name]) for name in ("read", "write") if disk[name]["jobs"]]:
+        lines.append(("speed", "; ".join(rates)))
+    if events := [f"{count:,} {name}" for name, count in sorted(disk["events"].items()) if count]:
+        lines.append(("records", ", ".join(events)))
     troubles = [f"{count:,} x {name}" for name, count in sorted(disk["failures"].items())]
     troubles += [f"writing is suspended: {disk['suspended']}"] if disk["suspended"] else []
     troubles += [f"the tier stopped: {disk['fault']}"] if disk["fault"] else []
     return lines + ([("trouble", "; ".join(troubles))] if troubles else [])
+
+
+def _room(disk: Figures) -> str:
+    taken, quota = disk["nbytes"], disk["quota_bytes"]
+    whole = f" of {show_size(quota)} ({percent(taken, quota)})" if quota < NO_QUOTA else ""
+    foreign = f", {disk['foreign_blocks']:,} of other models or formats" if disk["foreign_blocks"] else ""
+    blocks, pinned = count_of(disk["blocks"], "block"), disk["pinned_blocks"]
+    return f"{show_size(taken)}{whole}, {blocks}{foreign}, {pinned:,} pinned"
+
+
+def _speed(name: str, rate: Figures) -> str:
+    return f"{name} {show_size(int(rate['bytes_per_s']))}/s, {1000 * rate['job_s']:.1f} ms a block"
 
 
 def _causes(causes: Sequence[Figures]) -> Table:

@@ -124,7 +124,7 @@ def chat(
         if not sys.stdin.isatty():
             return _once(runner, talk, screen_for(as_json=as_json, console=console))
         if not as_json:
-            _greet(console, talk.url, runner.run(hello(talk.url)), view)
+            _greet(console, talk.url, runner.run(hello(talk.url, talk.conversation_id)), view)
         return _converse(runner, talk, console, as_json=as_json)
 
 

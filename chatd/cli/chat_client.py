@@ -21,6 +21,7 @@ from chatd.server.protocol import (
     SUBPROTOCOL,
     AnyEnding,
     ClientEvent,
+    ConversationWarm,
     Error,
     ResponseCancel,
     ResponseCreate,
@@ -77,10 +78,15 @@ def open_socket(url: str) -> connect:
     )
 
 
-async def hello(url: str) -> SessionCreated:
-    """What server this is. `SetupError` if there is none."""
+async def hello(url: str, going_on: str | None = None) -> SessionCreated:
+    """What server this is. `SetupError` if there is none.
+
+    It is told that conversation ``going_on`` will go on, so that it may fetch its KV from disk meanwhile.
+    """
     try:
         async with open_socket(url) as socket:
+            if going_on is not None:
+                await socket.send(encode(ConversationWarm(going_on)), text=True)
             await socket.send(encode(SessionHello()), text=True)
             async for frame in socket:
                 if isinstance(event := _known(frame), SessionCreated):

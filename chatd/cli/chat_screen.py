@@ -18,7 +18,9 @@ from chatd.server.protocol import (
     ResponseIncomplete,
     ResponsePrefill,
     ResponseQueued,
+    ResponseRestoring,
     ServerDraining,
+    Usage,
     encode,
 )
 
@@ -120,6 +122,8 @@ class TerminalScreen:
                 self.note(shortened(event))
             case ResponseQueued(position=position):
                 self._say(f"waiting: number {position} in the queue")
+            case ResponseRestoring(done=done, total=total):
+                self._say(f"bringing back {done:,} of {total:,} tokens from disk")
             case ResponsePrefill() if event.done < event.total:
                 reused = event.gpu_hit + event.disk_hit
                 self._say(f"reading {event.done:,} of {event.total:,} tokens ({reused:,} reused)")
@@ -188,7 +192,7 @@ def bill(event: AnyEnding) -> str:
     """One line: tokens, reused tokens, time to first token, speed, cost."""
     usage, timings, cost = event.usage, event.timings, event.cost
     parts = [
-        f"{usage.prompt_tokens:,} in ({usage.gpu_hit + usage.disk_hit:,} reused)",
+        f"{usage.prompt_tokens:,} in ({_reused(usage)})",
         f"{usage.output_tokens:,} out",
         "" if timings.ttft_ms is None else f"first token {timings.ttft_ms / 1000:.2f} s",
         "" if timings.tokens_per_s is None else f"{timings.tokens_per_s:.1f} tokens/s",
@@ -196,6 +200,11 @@ def bill(event: AnyEnding) -> str:
         f"{round(100 * cost.saved_nano / cost.without_cache_nano)} % saved" if cost.saved_nano > 0 else "",
     ]
     return " · ".join(part for part in parts if part)
+
+
+def _reused(usage: Usage) -> str:
+    reused = f"{usage.gpu_hit + usage.disk_hit:,} reused"
+    return f"{reused}, {usage.disk_hit:,} of them from disk" if usage.disk_hit else reused
 
 
 def screen_for(*, as_json: bool, console: Console) -> Screen:

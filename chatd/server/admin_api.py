@@ -72,6 +72,7 @@ async def stats(request: Request, state: AppState) -> Response:
     rows = await state.store.newest_xrays(LOOKED_AT)
     disk = None if state.disk is None else asdict(await anyio.to_thread.run_sync(state.disk.stats))
     body: dict[str, Any] = {
+        "live": True,
         "counters": asdict(service.counters),
         "state": asdict(service.engine_state),
         "disk": disk,

@@ -85,7 +85,7 @@ class CacheService:
     async def pin_text(self, name: str, namespace: Namespace, system: str) -> Pin:
         """Keep what all conversations with this system prompt begin with."""
         ids = system_prefix(system, self._backend.tokenizer, self._backend.template)
-        return await self._pin(name, namespace, f"system prompt, {len(ids):,} tokens", ids)
+        return await self._pin(name, namespace, "system prompt", ids)
 
     async def pin_conversation(self, name: str, conversation_id: ConversationId, *, system_only: bool) -> Pin:
         """Keep a conversation as it stands now, or just its system prompt. NotFound if there is none."""

@@ -302,11 +302,13 @@ class Pump:
                 self._carry_out(self._session.estimated(estimated_of(found, key)))
 
     async def _warm(self, conversation_id: ConversationId) -> None:
+        """Carried out even if the client goes: it may be back with a message in a moment."""
         async with self._calls:
-            try:
-                await self._service().cache.warm(self._state.namespace, conversation_id)
-            except ChatdError as error:
-                self._carry_out(self._session.warm_refused(conversation_id, error))
+            with anyio.CancelScope(shield=True):
+                try:
+                    await self._service().cache.warm(self._state.namespace, conversation_id)
+                except ChatdError as error:
+                    self._carry_out(self._session.warm_refused(conversation_id, error))
 
     def _service(self) -> Service:
         """For what may go on while the server drains."""

@@ -108,6 +108,7 @@ export class Chat {
     this.current = id === null ? this.#unsaved() : this.#shelf.get(id);
     this.writing.offer(this.writing.draftOf(id));
     this.#load(this.current);
+    this.#warm();
   }
 
   /** Deletes, unless it is undone: then what was open is open again, if nothing else has been opened since. */
@@ -120,6 +121,7 @@ export class Chat {
   }
 
   saveDraft(text: string): void {
+    if (text !== "" && this.writing.draftOf(this.current.id) === "") this.#warm();
     this.writing.save(this.current.id, text);
   }
 
@@ -210,6 +212,7 @@ export class Chat {
     if (event.model === null) return this.health.doubt();
     this.answers.resume();
     this.#requests.sendAll();
+    this.#warm();
     if (resumed) {
       void this.library.refresh();
       this.#load(this.current);
@@ -273,6 +276,14 @@ export class Chat {
     const conversation = new Conversation(null);
     this.#requests.showIn(conversation);
     return conversation;
+  }
+
+  /** What is on show will probably go on: its first answer need not wait for the disk. */
+  #warm(): void {
+    const { id } = this.current;
+    if (id !== null && this.session?.model != null) {
+      this.#link.send({ type: "conversation.warm", conversation_id: id });
+    }
   }
 
   #load(conversation: Conversation): void {

@@ -49,6 +49,7 @@ export type ClientEvent =
   | ({ type: "response.create"; idempotency_key: string } & CreateRequest)
   | { type: "response.cancel"; response_id: string }
   | { type: "response.subscribe"; response_id: string; after_seq: number }
+  | { type: "conversation.warm"; conversation_id: string }
   | { type: "ping" };
 
 export interface SessionCreated {
@@ -125,6 +126,7 @@ export interface ErrorEvent extends WireError {
   type: "error";
   idempotency_key?: string;
   response_id?: string;
+  conversation_id?: string;
 }
 
 /** Events about one running answer. */
