@@ -27,9 +27,8 @@ written is there, in order) and by a power cut (of what was not synced any part 
   records go, since none can be found any more. Damaged rules are counted and are none; they are saved by the
   time `pin` and the like have been carried out. ``recency`` is saved once a minute and at the end.
 - **Syncing** (fdatasync of changed segments, then of the folder for new and gone names) comes once a second
-  while the worker has nothing to do, and at the end. So the death of the process loses nothing that was
-  acknowledged, and a power cut what came in the last second or, under load, in what the system's own
-  write-back has not reached (Linux: 30 s).
+  while the worker has nothing to do, after every 32 MiB written, and at the end. So the death of the process
+  loses nothing that was acknowledged, and a power cut what came in the last second, or the last 32 MiB.
 
 A write that fails (ENOSPC, EDQUOT, EIO, ...) leaves no record: no header was written, or zeros are written
 over it, and what was appended is cut off again. If even the zeros are refused the slot is not used, and they

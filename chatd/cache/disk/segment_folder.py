@@ -32,6 +32,8 @@ class SegmentFolder:
         """No file has a higher one; none is used twice in a run."""
         self._open: OrderedDict[int, int] = OrderedDict()
         self._new_names = False
+        self.unsynced_bytes = 0
+        """Written to bodies since the last `sync`."""
         self._undead: list[Place] = []
 
     # -- files
@@ -104,6 +106,7 @@ class SegmentFolder:
             segment.used += 1
             self.nbytes += segment.label.body_len
         segment.synced = False
+        self.unsynced_bytes += len(body)
         try:
             self._files.write(fd, header, header_at(slot))
         except OSError:
@@ -193,6 +196,7 @@ class SegmentFolder:
         if self._new_names:
             self._files.sync_folder(self.folder)
             self._new_names = False
+        self.unsynced_bytes = 0
 
     def sync_segment(self, segment: Segment) -> None:
         """The same for one file, if its name is durable already. Raises `OSError`."""

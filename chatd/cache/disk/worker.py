@@ -148,6 +148,7 @@ class Worker:
             self.write_rate = self.write_rate.measured(self._store.body_len, ended - began, took_s)
         job.buffer.release()
         self._post(BlockWritten(job.ticket, ok, ended - job.handed_in))
+        self._keeping.after_write()
 
     def _put(self, job: Write) -> bool:
         try:

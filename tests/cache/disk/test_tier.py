@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from chatd.cache.block_tier import BlockRead, BlocksGone, BlockTier, BlockWritten, ReadOutcome
+from chatd.cache.disk import housekeeping
 from chatd.cache.disk.files import Bytes
 from chatd.cache.disk.tier import MOST_QUEUED_WRITES
 from chatd.cache.radix_node import SHARED, pack
 from chatd.errors import SetupError
 from chatd.ids import Namespace
-from tests.cache.disk.faults import QuickFiles, os_error
+from tests.cache.disk.faults import FaultyFiles, QuickFiles, os_error
 from tests.cache.disk.lab import (
     ALICE,
     BOB,
@@ -377,3 +378,24 @@ def test_open_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         put(tier, blocks)
         assert [fetch(tier, block) for block in blocks] == [ReadOutcome.OK] * 12
         assert len(tier._store.folder._open) == 2
+
+
+def test_what_is_written_is_synced_when_idle_and_under_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "SYNC_BYTES", 4 * BODY)
+    files, clock, listener = FaultyFiles(), Clock(), Listener()
+    with closing(open_tier(tmp_path / "kv", files=files, clock=clock)) as tier:
+        tier.start(listener)
+        made = files.names_of_calls.count("sync")  # of the secret
+        blocks = path_of(tier, 1, 11)
+        assert all(listener.written(tier, block) for block in blocks)
+        tier.pins()  # so that the worker is done with the last write
+        assert files.names_of_calls.count("sync") - made == 4  # two segments each time
+        assert not tier._store.folder.synced
+    with closing(open_tier(tmp_path / "kv", files=files, clock=clock)) as tier:
+        put(tier, path_of(tier, 2, 1))
+        clock.now += 1
+        while tier._keeping.step() == 0:
+            pass
+        assert tier._store.folder.synced
