@@ -45,8 +45,9 @@ class _Stop:
 class Engine:
     """Runs a scheduler and a runner on a thread of its own.
 
-    ``post`` is called on the engine thread, at the start and once a step at most, in order; it must not
-    block. `submit`, `abort`, `send` and `stop` may be called from any thread and never wait for a step.
+    ``post`` is called on the engine thread, in order: at the start, once a step at most, and when an idle
+    engine has written to disk. It must not block. `submit`, `abort`, `send` and `stop` may be called from
+    any thread and never wait for a step.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Engine:
         self._flying: tuple[StepPlan, Flight] | None = None
         self._landed_at = 0.0
         self._starved = False
+        self._unsaid = False
 
     @property
     def capacity_len(self) -> int:
@@ -117,7 +119,7 @@ class Engine:
 
     def _main(self) -> None:
         try:
-            self._post(self._scheduler.report())  # the pages there are, before any work
+            self._report()  # the pages there are, before any work
             while (stop := self._drain_inbox()) is None:
                 self._busy_since = self._landed_at = self._clock()
                 self._step()
@@ -136,6 +138,8 @@ class Engine:
     def _drain_inbox(self) -> _Stop | None:
         """Take all that is there, waiting for one if there is nothing to do. Not None: leave."""
         while not self._inbox.empty() or self._nothing_to_do():
+            if self._unsaid and self._inbox.empty():
+                self._report()
             try:
                 message = self._inbox.get(timeout=WAKE_S if self._scheduler.has_work else None)
             except Empty:
@@ -157,6 +161,7 @@ class Engine:
                 self._scheduler.abort(rid)
             case BlockRead() | BlockWritten() | BlocksGone():
                 self._tiering.completed(message, self._clock())
+                self._unsaid = True
             case _:
                 self._desk.take(message, self._clock())
 
@@ -215,7 +220,13 @@ class Engine:
 
     def _say(self, out: StepOutput) -> None:
         if out.updates:
+            self._unsaid = False
             self._post(out)
+
+    def _report(self) -> None:
+        """Counters moved although there was no step that had something to say."""
+        self._unsaid = False
+        self._post(self._scheduler.report())
 
     # -- the end
 
@@ -237,4 +248,4 @@ class Engine:
             if isinstance(message, BlockRead | BlockWritten | BlocksGone):
                 self._tiering.completed(message, self._clock())
             stop.progress(spiller.counts.blocks - done, total)
-        self._say(self._scheduler.report())
+        self._report()

@@ -231,7 +231,7 @@ async def chat_lab(
     num_pages: int = NUM_PAGES,
     prefix: str = "id",
     template: str = TOY_TEMPLATE,
-    **limits: int,
+    **limits: Any,
 ) -> AsyncIterator[ChatLab]:
     """A running service. At the end everything is drained and the ledger checked.
 
@@ -244,7 +244,7 @@ async def chat_lab(
     def post(out: StepOutput) -> None:
         loop.call_soon_threadsafe(service.on_step, out)
 
-    pool = {"num_pages": num_pages, "page_size": PAGE_SIZE, "context_length": context_length}
+    pool: dict[str, Any] = {"num_pages": num_pages, "page_size": PAGE_SIZE, "context_length": context_length}
     engine = HandEngine(post) if by_hand else toy_engine(post, runner, **pool, **limits)
     backend = Backend(toy_tokenizer(), toy_template(template), engine, "toy", context_length, VOCAB_SIZE)
     service = ChatService(

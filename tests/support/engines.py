@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from chatd.cache.block_tier import BLOCK_LEN
+from chatd.cache.block_tier import BLOCK_LEN, BlockTier
+from chatd.cache.costs import Costs
 from chatd.cache.prefix_cache import PrefixCache
+from chatd.cache.tiering import Tiering
 from chatd.engine.engine import Engine
 from chatd.engine.messages import SamplingParams, StepOutput, Submit
-from chatd.engine.plan import BAD_ROW, Done, StepPlan, StepRow
+from chatd.engine.plan import BAD_ROW, Done, HostBuffer, StepPlan, StepRow
 from chatd.engine.scheduler import Scheduler, SchedulerLimits
 from chatd.ids import Namespace, Rid
 from chatd.text.answer import AnswerText
@@ -210,13 +212,22 @@ def toy_scheduler(
     max_running: int = 16,
     context_length: int = 4096,
     enabled: bool = True,
+    tier: BlockTier | None = None,
+    take_buffer: Callable[[], HostBuffer | None] = lambda: None,
 ) -> Scheduler:
+    """With a ``tier`` loading counts as nearly free until it was measured."""
     tokenizer = toy_tokenizer()
+    cache = PrefixCache(num_pages, page_size, enabled=enabled)
+    tiering = None
+    if tier is not None:
+        tiering = Tiering(cache, tier, take_buffer, Costs(load_block_s=1e-6, compute_token_s=1.0))
+        cache.on_evict = tiering.spiller.on_evict
     return Scheduler(
-        PrefixCache(num_pages, page_size, enabled=enabled),
+        cache,
         SchedulerLimits(step_tokens, max_running, context_length),
         lambda stop: AnswerText(tokenizer, stop),
         tokenizer.special_ids,
+        tiering,
     )
 
 
@@ -226,11 +237,23 @@ def toy_engine(
     *,
     num_pages: int = 1024,
     page_size: int = 16,
-    **limits: int,
+    tier: BlockTier | None = None,
+    step_tokens: int = 64,
+    max_running: int = 16,
+    context_length: int = 4096,
 ) -> Engine:
     """A real engine thread over a toy runner (checksum unless another is given)."""
-    scheduler = toy_scheduler(num_pages, page_size, enabled=True, **limits)
-    return Engine(scheduler, runner or ChecksumRunner(num_pages, page_size), post)
+    runner = runner or ChecksumRunner(num_pages, page_size)
+    scheduler = toy_scheduler(
+        num_pages,
+        page_size,
+        step_tokens=step_tokens,
+        max_running=max_running,
+        context_length=context_length,
+        tier=tier,
+        take_buffer=runner.take_buffer,
+    )
+    return Engine(scheduler, runner, post)
 
 
 def request(

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from chatd.cache.disk.tier import DiskTier
+from chatd.cli.disk_settings import disk_folder
 from chatd.cli.loading import Loaded, Progress
 from chatd.cli.running import run
 from chatd.cli.serve_screen import screen_for
@@ -85,9 +87,12 @@ def toy_load(settings: Settings, post: Callable[[StepOutput], None], progress: P
     pages = int(os.environ.get("TOY_PAGES", "4096"))
     context = CONTEXT_LENGTH if settings.context_length == AUTO else settings.context_length
     step_s, hold = float(os.environ.get("TOY_STEP_S", "0")), Path(os.environ.get("TOY_HOLD", "/nowhere"))
+    runner = ToyRunner(pages, settings.page_size, step_s, hold)
+    disk = _disk(settings, runner.block_bytes)
     engine = toy_engine(
         post,
-        ToyRunner(pages, settings.page_size, step_s, hold),
+        runner,
+        tier=disk,
         num_pages=pages,
         page_size=settings.page_size,
         step_tokens=512 if settings.step_tokens == AUTO else settings.step_tokens,
@@ -95,9 +100,16 @@ def toy_load(settings: Settings, post: Callable[[StepOutput], None], progress: P
         context_length=context,
     )
     backend = Backend(toy_tokenizer(), toy_template(), engine, "toy", context, VOCAB_SIZE)
-    return Loaded(
-        backend, engine, KVPlan(pages, settings.page_size, BYTES_PER_TOKEN, context), "cpu", "int64"
-    )
+    plan = KVPlan(pages, settings.page_size, BYTES_PER_TOKEN, context)
+    return Loaded(backend, engine, plan, "cpu", "int64", disk=disk)
+
+
+def _disk(settings: Settings, block_bytes: int) -> DiskTier | None:
+    if settings.disk == "off":
+        return None
+    folder = disk_folder(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    return DiskTier.open(folder, b"toy", block_bytes, 1 << 26)
 
 
 def main(flags: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ class FolderLock:
             os.close(self._fd)
             raise SetupError(
                 f"{f'Process {owner}' if owner else 'Another process'} is already using the disk tier in "
-                f"{folder}. Stop it first, or choose another folder with --data-dir."
+                f"{folder}. Stop it first, or choose another folder with --disk-dir."
             ) from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, str(os.getpid()).encode(), 0)
