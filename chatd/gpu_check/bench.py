@@ -84,6 +84,7 @@ class Bench:
         self.tier = HostTier(runner.block_bytes)
         cache = PrefixCache(plan.num_pages, plan.page_size)
         tiering = Tiering(cache, self.tier, runner.take_buffer, AlwaysLoad())
+        cache.on_evict = tiering.spiller.on_evict
         limits = SchedulerLimits(settings.step_tokens, settings.max_running, settings.context_length)
         scheduler = Scheduler(cache, limits, lambda stop: RawAnswer(), frozenset(), tiering)
         self._posted: SimpleQueue[tuple[float, StepOutput]] = SimpleQueue()

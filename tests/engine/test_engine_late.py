@@ -45,6 +45,7 @@ class Chat:
         self.tier.accepts = True
         cache = PrefixCache(PAGES, PAGE_SIZE)
         tiering = Tiering(cache, self.tier, runner.take_buffer, AlwaysLoad())
+        cache.on_evict = tiering.spiller.on_evict
         scheduler = Scheduler(
             cache, SchedulerLimits(40, 4, 256), lambda stop: RawAnswer(), frozenset(), tiering
         )
