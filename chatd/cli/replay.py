@@ -86,21 +86,20 @@ class Replayer:
 
     def compare(self, turn: StoredTurn) -> list[Differing]:
         """Where the model, from nothing, says something else than what is stored."""
-        return [one for at, logits in self._logits(turn) for one in self._differing(turn, at, logits)]
+        with torch.inference_mode():
+            return [one for at, logits in self._logits(turn) for one in self._differing(turn, at, logits)]
 
-    @torch.inference_mode()
     def _logits(self, turn: StoredTurn) -> Iterator[tuple[int, Tensor]]:
         """Positions of the answer with float32 logits ``[n, vocab]`` for them, in order."""
         pool, end = self._pool(len(turn.ids)), len(turn.ids) - 1
         for start in range(0, end, CHUNK):
             row = self._row(turn, start, min(CHUNK, end - start), pool)
             batch, _ = build_batch([row], self._page_size, self._put)
-            first = max(start, turn.prompt_len - 1)
-            wanted = torch.arange(first - start, row.extend_len, device=self._weights.device)
-            if not len(wanted):
-                self._decoder.hidden(batch, pool)
-                continue
-            yield first + 1, self._decoder.forward(replace(batch, sample_at=wanted), pool).float()
+            skipped = min(max(0, turn.prompt_len - 1 - start), row.extend_len)
+            wanted = torch.arange(skipped, row.extend_len, device=self._weights.device)
+            hidden = self._decoder.hidden(replace(batch, sample_at=wanted), pool)
+            if len(wanted):
+                yield start + skipped + 1, self._weights.head(hidden).float()
 
     def _pool(self, tokens: int) -> KVPool:
         """Fresh pages, one after the other."""
