@@ -3,10 +3,11 @@
  *
  * Law: a block is settled once whole lines show that another has begun after it; text to come can
  * change only what comes after it. So a push parses the last block again (and, while its first line
- * is not whole, the one before it), and settled blocks keep their identity.
+ * is not whole, the one before it). Settled blocks keep their identity, and so do the items and rows
+ * of an open one whose source stayed the same.
  *
- * Understood: code fences, headings, rules, quotes, lists, tables, and paragraphs; inside them what
- * inline.ts understands. Everything else, HTML above all, stays the text it is.
+ * Understood: code fences, headings, rules, quotes, lists and tasks, tables, formulas, and paragraphs;
+ * inside them what inline.ts understands. Everything else, HTML above all, stays the text it is.
  */
 
 import { parseInline, type Inline } from "./inline";
@@ -16,14 +17,17 @@ import {
   closesFence,
   dedent,
   eachLine,
+  endsMath,
   fenceOf,
   headingOf,
   indentOf,
   isBlank,
   isRule,
   listMarkOf,
+  mathOf,
   mayBegin,
   quotedText,
+  taskOf,
   type Align,
   type Line,
   type ListMark,
@@ -31,15 +35,26 @@ import {
 
 export type { Inline } from "./inline";
 
-export type Row = readonly (readonly Inline[])[];
+export interface Row {
+  readonly source: string;
+  readonly cells: readonly (readonly Inline[])[];
+}
+
+export interface Item {
+  readonly source: string;
+  /** Of a task; null for an item that is none. */
+  readonly checked: boolean | null;
+  readonly blocks: readonly Block[];
+}
 
 export type Block =
   | { readonly kind: "paragraph"; readonly inline: readonly Inline[] }
   | { readonly kind: "heading"; readonly level: number; readonly inline: readonly Inline[] }
-  | { readonly kind: "code"; readonly language: string; readonly text: string }
+  | { readonly kind: "code"; readonly language: string; readonly text: string; readonly closed: boolean }
+  | { readonly kind: "math"; readonly tex: string }
   | { readonly kind: "rule" }
   | { readonly kind: "quote"; readonly blocks: readonly Block[] }
-  | { readonly kind: "list"; readonly ordered: boolean; readonly start: number; readonly items: readonly (readonly Block[])[] }
+  | { readonly kind: "list"; readonly ordered: boolean; readonly start: number; readonly items: readonly Item[] }
   | { readonly kind: "table"; readonly aligns: readonly Align[]; readonly head: Row; readonly rows: readonly Row[] };
 
 type Kind = Block["kind"];
@@ -71,13 +86,15 @@ export class BlockStream {
     return spans.map(({ kind, from, to }, at) => {
       const source = this.#tail.slice(from, to);
       const before = this.#built[at];
-      if (before?.source === source && before.block.kind === kind) return before;
-      return { source, block: build(kind, source, 0) };
+      if (before?.source === source && before.kind === kind) return before;
+      return { kind, source, block: build(kind, source, 0, before?.block) };
     });
   }
 }
 
 interface Built {
+  /** What it was split as: a formula without an end is shown as a paragraph. */
+  readonly kind: Kind;
   readonly source: string;
   readonly block: Block;
 }
@@ -103,6 +120,7 @@ interface OpenBlock {
   /** Its last line, and where the line before that ended. */
   last: Line;
   beforeLast: number;
+  /** What ends it: of code a fence, of a formula its closing mark. */
   fence: string;
   /** Of a list: the mark of its last item, and whether a blank line came last. */
   mark: ListMark | null;
@@ -144,11 +162,11 @@ class Splitter {
 
   #begin(line: Line): void {
     const kind = this.#kindOf(line.text);
-    const fence = kind === "code" ? (fenceOf(line.text)?.fence ?? "") : "";
+    const fence = kind === "code" ? (fenceOf(line.text)?.fence ?? "") : kind === "math" ? (mathOf(line.text)?.end ?? "") : "";
     const mark = kind === "list" ? listMarkOf(line.text) : null;
     const { from, to } = line;
     this.#open = { kind, from, to, last: line, beforeLast: from, fence, mark, gap: false };
-    if (kind === "heading" || kind === "rule") this.end();
+    if (kind === "heading" || kind === "rule" || (kind === "math" && isWholeMath(line.text, fence))) this.end();
   }
 
   /** Whether the line belongs to the open block; if so, it is taken into it. */
@@ -156,6 +174,11 @@ class Splitter {
     if (open.kind === "code") {
       extend(open, line);
       if (closesFence(line.text, open.fence)) this.end();
+      return true;
+    }
+    if (open.kind === "math" && !isBlank(line.text)) {
+      extend(open, line);
+      if (endsMath(line.text, open.fence)) this.end();
       return true;
     }
     if (isBlank(line.text)) {
@@ -195,6 +218,7 @@ class Splitter {
     if (!mayBegin(line)) return "paragraph";
     if (fenceOf(line)) return "code";
     if (headingOf(line)) return "heading";
+    if (mathOf(line)) return "math";
     if (isRule(line)) return "rule";
     if (this.depth >= MOST_DEPTH) return "paragraph";
     if (quotedText(line) !== null) return "quote";
@@ -217,6 +241,8 @@ function extend(open: OpenBlock, line: Line): void {
   open.gap = false;
 }
 
+const isWholeMath = (line: string, end: string): boolean => endsMath(line, end) && line.trim().length > 2 * end.length;
+
 const isTableHead = (head: string, line: string): boolean =>
   head.includes("|") && alignsOf(line)?.length === cellsOf(head).length;
 
@@ -228,7 +254,8 @@ function siblingMark(line: string, last: ListMark): ListMark | null {
 
 // --- what is in them ----------------------------------------------------------------------------
 
-function build(kind: Kind, source: string, depth: number): Block {
+/** `before` is what stood here until now: what did not change of it is taken over. */
+function build(kind: Kind, source: string, depth: number, before?: Block): Block {
   switch (kind) {
     case "code":
       return buildCode(source.split("\n"));
@@ -243,9 +270,11 @@ function build(kind: Kind, source: string, depth: number): Block {
       return { kind, blocks: nested(lines, depth) };
     }
     case "list":
-      return buildList(source.split("\n"), depth);
+      return buildList(source.split("\n"), depth, before?.kind === "list" ? before.items : []);
     case "table":
-      return buildTable(source.split("\n"));
+      return buildTable(source.split("\n"), before?.kind === "table" ? before.rows : []);
+    case "math":
+      return buildMath(source);
     case "paragraph":
       return { kind, inline: parseInline(source) };
   }
@@ -262,10 +291,19 @@ function buildCode(lines: readonly string[]): Block {
   const { fence, info } = fenceOf(lines[0] ?? "") ?? { fence: "", info: "" };
   const closed = lines.length > 1 && closesFence(lines.at(-1) ?? "", fence);
   const text = lines.slice(1, closed ? -1 : undefined).join("\n");
-  return { kind: "code", language: info.trim().split(/\s/, 1)[0] ?? "", text };
+  return { kind: "code", language: info.trim().split(/\s/, 1)[0] ?? "", text, closed };
 }
 
-function buildList(lines: readonly string[], depth: number): Block {
+/** A formula that a blank line came before the end of is none. */
+function buildMath(source: string): Block {
+  const { begin, end } = mathOf(source.split("\n", 1)[0] ?? "") ?? { begin: "", end: "" };
+  const text = source.trim();
+  const tex = text.slice(begin.length, -end.length).trim();
+  const isWhole = text.endsWith(end) && text.length > begin.length + end.length;
+  return isWhole && tex !== "" ? { kind: "math", tex } : { kind: "paragraph", inline: parseInline(source) };
+}
+
+function buildList(lines: readonly string[], depth: number, before: readonly Item[]): Block {
   const items: string[][] = [];
   let first: ListMark | null = null;
   let last: ListMark | null = null;
@@ -278,12 +316,24 @@ function buildList(lines: readonly string[], depth: number): Block {
     } else items.at(-1)?.push(dedent(line, last?.content ?? 0));
   }
   const { ordered, start } = first ?? { ordered: false, start: 1 };
-  return { kind: "list", ordered, start, items: items.map((item) => nested(item, depth)) };
+  return { kind: "list", ordered, start, items: items.map((item, at) => buildItem(item, depth, before[at])) };
+}
+
+function buildItem(lines: readonly string[], depth: number, before: Item | undefined): Item {
+  const source = lines.join("\n");
+  if (before?.source === source) return before;
+  const task = taskOf(lines[0] ?? "");
+  const blocks = nested(task ? [task.text, ...lines.slice(1)] : lines, depth);
+  return { source, checked: task?.checked ?? null, blocks };
 }
 
 /** A row has at most as many cells as the head; missing ones are not made up, for a row is short and a head may be long. */
-function buildTable([head = "", under = "", ...rows]: readonly string[]): Block {
+function buildTable([head = "", under = "", ...rows]: readonly string[], before: readonly Row[]): Block {
   const aligns = alignsOf(under) ?? [];
-  const row = (line: string): Row => cellsOf(line).slice(0, aligns.length).map(parseInline);
-  return { kind: "table", aligns, head: row(head), rows: rows.map(row) };
+  const row = (source: string, at: number): Row => {
+    const known = before[at];
+    if (known?.source === source) return known;
+    return { source, cells: cellsOf(source).slice(0, aligns.length).map(parseInline) };
+  };
+  return { kind: "table", aligns, head: row(head, -1), rows: rows.map(row) };
 }

@@ -7,6 +7,8 @@ function shown(inline: readonly Inline[]): string {
     .map((span) => {
       if (span.kind === "text") return span.text;
       if (span.kind === "code") return `<code ${span.text}>`;
+      if (span.kind === "math") return `<${span.display ? "display" : "math"} ${span.tex}>`;
+      if (span.kind === "tag") return `<${span.tag}: ${shown(span.inline)}>`;
       if (span.kind !== "link") return `<${span.kind} ${shown(span.inline)}>`;
       return `<${span.href} ${shown(span.inline)}${span.beside && ` (${span.beside})`}>`;
     })
@@ -27,8 +29,32 @@ describe("marks", () => {
     ["*a **b* c**", "<emphasis a **b> c**"],
     ["``a ` b`` and ```never", "<code a ` b> and ```never"],
     ["`**a**` ` ``x`` `", "<code **a**> <code ``x``>"],
-    ["\\*a\\* \\`b\\` \\(x\\)", "*a* `b` \\(x\\)"],
+    ["\\*a\\* \\`b\\` \\# \\n C:\\dir", "*a* `b` # \\n C:\\dir"],
+    ["~~a **b**~~ ~c~ ~~~d~~~ ~~e", "<deleted a <strong b>> ~c~ ~~~d~~~ ~~e"],
+    ["不~~要~~吧", "不<deleted 要>吧"],
     ["****", "****"],
+  ])("%s", (source, expected) => expect(parsed(source)).toBe(expected));
+});
+
+describe("math", () => {
+  it.each([
+    ["\\(a_b*c\\) and *d*", "<math a_b*c> and <emphasis d>"],
+    ["$$x$$, \\[ y \\]", "<display x>, <display y>"],
+    ["*a \\(b*c\\) d*", "<emphasis a <math b*c> d>"],
+    ["$5 and $6, \\(never, $$never", "$5 and $6, \\(never, $$never"],
+    ["\\[x](https://a.example)", "[x](<https://a.example/ https://a.example>)"],
+    ["`$$a$$` \\(\\)", "<code $$a$$> \\(\\)"],
+  ])("%s", (source, expected) => expect(parsed(source)).toBe(expected));
+});
+
+describe("elements and character references", () => {
+  it.each([
+    ["H<sub>2</sub>O, x<SUP>**2**</SUP>", "H<sub: 2>O, x<sup: <strong 2>>"],
+    ["a<br>b<br/>c<BR />d", "a\nb\nc\nd"],
+    ["<kbd>Ctrl</kbd>+<kbd>C", "<kbd: Ctrl>+<kbd>C"],
+    ["<sub onclick=x>a</sub> </sup> <sub", "<sub onclick=x>a</sub> </sup> <sub"],
+    ["a &lt;b&gt; &amp;amp; &#42;c&#x2a; &nope; `&lt;`", "a <b> &amp; *c* &nope; <code &lt;>"],
+    ["&#0;&#xd800;&#x110000;", "\ufffd\ufffd\ufffd"],
   ])("%s", (source, expected) => expect(parsed(source)).toBe(expected));
 });
 
@@ -106,16 +132,22 @@ it.each([
   "http://a.b ",
   "http://a!!!!!!!!",
   "<a href=",
+  "<sub>",
+  "<sub></sub>",
+  "</sub>",
+  "$$",
+  "$$a$$",
+  "\\(",
+  "\\[a\\]",
+  "~~",
+  "~~a ",
+  "&amp;",
+  "&#1;",
   " ",
 ])("takes less than 50 ms for 100 kB of %j", (piece) => {
   const text = long(piece);
   for (const hostile of [text, `[a](http://a${text}`, Array.from({ length: 440 }, (_, at) => "`".repeat(at)).join(" ")]) {
-    const once = (): number => {
-      const began = performance.now();
-      parseInline(hostile);
-      return performance.now() - began;
-    };
-    expect(Math.min(...Array.from({ length: 8 }, once))).toBeLessThan(50); // the rest is the machine's
+    expect(fastest(() => parseInline(hostile))).toBeLessThan(50); // the rest is the machine's
   }
 });
 
@@ -123,5 +155,16 @@ it("never nests deeper than its kinds of marks", () => {
   const depthOf = (inline: readonly Inline[]): number =>
     Math.max(0, ...inline.map((span) => ("inline" in span ? 1 + depthOf(span.inline) : 0)));
   const text = "**a *b __c _d [e ".repeat(5000) + "](http://a)_ __ * ** x** y* ".repeat(5000);
-  expect(depthOf(parseInline(text))).toBeLessThanOrEqual(5);
+  expect(depthOf(parseInline(text))).toBeLessThanOrEqual(6);
 });
+
+/** Milliseconds of the first run that takes less than 50; of the best of 8 if none does. */
+function fastest(run: () => void): number {
+  let best = Infinity;
+  for (let tries = 0; tries < 8 && best >= 50; tries += 1) {
+    const began = performance.now();
+    run();
+    best = Math.min(best, performance.now() - began);
+  }
+  return best;
+}

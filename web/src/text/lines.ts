@@ -23,7 +23,7 @@ export function eachLine(source: string, take: (line: Line) => void): void {
 
 export const isBlank = (line: string): boolean => line.trim() === "";
 
-const FIRST_MARK = /^[ \t]*[-`~#>*+_\d]/;
+const FIRST_MARK = /^[ \t]*[-`~#>*+_$\\\d]/;
 
 /** Whether anything but a paragraph can begin here: most lines are done with this one look. */
 export const mayBegin = (line: string): boolean => FIRST_MARK.test(line);
@@ -42,6 +42,19 @@ export function closesFence(line: string, fence: string): boolean {
   const mark = line.trim();
   return mark.length >= fence.length && mark === fence.charAt(0).repeat(mark.length);
 }
+
+const MATH = /^ {0,3}(\$\$|\\\[)/;
+
+/** What ends the formula that begins here; null where none does, or where text follows it on this line. */
+export function mathOf(line: string): { begin: string; end: string } | null {
+  const [whole = "", begin = ""] = MATH.exec(line) ?? [];
+  if (begin === "") return null;
+  const end = begin === "$$" ? "$$" : "\\]";
+  const at = line.indexOf(end, whole.length);
+  return at < 0 || isBlank(line.slice(at + end.length)) ? { begin, end } : null;
+}
+
+export const endsMath = (line: string, end: string): boolean => line.trimEnd().endsWith(end);
 
 const HEADING = /^(#{1,6}) (.*)$/;
 
@@ -96,6 +109,14 @@ export interface ListMark {
   readonly indent: number;
   readonly content: number;
   readonly text: string;
+}
+
+const TASK = /^\[([ xX])\][ \t]+/;
+
+/** Whether a task is done, and its text; null for an item that is none. */
+export function taskOf(text: string): { checked: boolean; text: string } | null {
+  const found = TASK.exec(text);
+  return found && { checked: found[1] !== " ", text: text.slice(found[0].length) };
 }
 
 const LIST_MARK = /^([ \t]*)([-*+]|(\d{1,9})[.)])([ \t]+)/;
