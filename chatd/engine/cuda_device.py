@@ -46,7 +46,7 @@ class CudaDevice:
     overlaps = True
 
     def __init__(self, where: torch.device) -> None:
-        self.where = where
+        self._where = where
         self._main = CudaQueue(where)
         self.main: Queue = self._main
         self.side: Queue = CudaQueue(where)
@@ -59,12 +59,16 @@ class CudaDevice:
     def mirror(self, host: Tensor) -> Tensor:
         # From the main stream's memory: what that held before is over once its next work begins.
         with torch.cuda.stream(self._main.stream):
-            return torch.empty_like(host, device=self.where)
+            return torch.empty_like(host, device=self._where)
+
+    def zeros(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        with torch.cuda.stream(self._main.stream):
+            return torch.zeros(shape, dtype=dtype, device=self._where)
 
     def capture(self, work: Work) -> Work:
         # Outside of the capture first: kernels are compiled and libraries make their workspaces then.
         self.main.run(work)
-        torch.cuda.synchronize(self.where)
+        torch.cuda.synchronize(self._where)
         graph = torch.cuda.CUDAGraph()
         with (
             torch.inference_mode(),

@@ -41,7 +41,6 @@ class Queue(Protocol):
 class Device(Protocol):
     """``main`` runs steps; ``side`` moves pages between device and host meanwhile."""
 
-    where: torch.device
     overlaps: bool
     main: Queue
     side: Queue
@@ -52,6 +51,10 @@ class Device(Protocol):
 
     def mirror(self, host: Tensor) -> Tensor:
         """Device memory as large as ``host``; on a device that shares the host's memory, ``host`` itself."""
+        ...
+
+    def zeros(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """On the device, for work of ``main``."""
         ...
 
     def capture(self, work: Work) -> Work:
@@ -97,7 +100,6 @@ class InlineDevice:
     overlaps = False
 
     def __init__(self) -> None:
-        self.where = torch.device("cpu")
         self.main: Queue = InlineQueue()
         self.side: Queue = self.main
 
@@ -106,6 +108,9 @@ class InlineDevice:
 
     def mirror(self, host: Tensor) -> Tensor:
         return host
+
+    def zeros(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype)
 
     def capture(self, work: Work) -> Work:
         return work

@@ -52,9 +52,9 @@ class DecodeGraphs:
         self._ids = ids
         self._max_pages = -(-context_length // pool.page_size)
         most = self.sizes[-1]
-        self._inputs = _Inputs(most, self._max_pages, pool.scratch_page, device.where)
+        self._inputs = _Inputs(most, self._max_pages, pool.scratch_page, device)
         dtype = decoder.weights.dtype
-        self._hidden = torch.zeros(most, decoder.config.hidden, dtype=dtype, device=device.where)
+        self._hidden = device.zeros(most, decoder.config.hidden, dtype=dtype)
         self._replays: dict[int, Work] = {}
 
     def capture(self, progress: Callable[[float, str], None]) -> None:
@@ -105,7 +105,8 @@ class DecodeGraphs:
         """What is captured. It reads inputs and writes ``_hidden``, nothing else of this object."""
         numbers, table = self._inputs.views(size)
         tokens, sources, positions, slot_pages, slot_offsets, kv_lens = numbers.unbind()
-        whole = torch.arange(size + 1, device=self._device.where)
+        whole = self._device.zeros(size + 1, dtype=torch.int64)
+        self._device.main.run(lambda: _count(whole))
         longest = self._max_pages * self._pool.page_size
 
         def step() -> None:
@@ -120,14 +121,19 @@ class DecodeGraphs:
         return step
 
 
+def _count(numbers: Tensor) -> None:
+    """0, 1, 2 and so on."""
+    torch.arange(len(numbers), out=numbers)
+
+
 class _Inputs:
     """Numbers ``[6, size]`` and a page table ``[size, max_pages]`` for each size, in the same two buffers."""
 
-    def __init__(self, most: int, max_pages: int, scratch_page: int, where: torch.device) -> None:
+    def __init__(self, most: int, max_pages: int, scratch_page: int, device: Device) -> None:
         self._max_pages = max_pages
         self._scratch_page = scratch_page
-        self._numbers = torch.zeros(6 * most, dtype=torch.int64, device=where)
-        self._table = torch.zeros(most, max_pages, dtype=torch.int32, device=where)
+        self._numbers = device.zeros(6 * most, dtype=torch.int64)
+        self._table = device.zeros(most, max_pages, dtype=torch.int32)
 
     def views(self, size: int) -> tuple[Tensor, Tensor]:
         return self._numbers[: 6 * size].view(6, size), self._table[:size]

@@ -40,7 +40,7 @@ class TorchRunner:
         self._moves = PageMoves(pool, ops, self._device)
         self._stages: list[Stage] = []
         self._graphs: DecodeGraphs | None = None
-        self._ids = torch.zeros(MAX_SAMPLED, dtype=torch.int64, device=self._device.where)
+        self._ids = self._device.zeros(MAX_SAMPLED, dtype=torch.int64)
         self._sampled: dict[Rid, int] = {}
         """Where in ``_ids`` the last step's ids are."""
 

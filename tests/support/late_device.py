@@ -71,7 +71,6 @@ class LateDevice:
     overlaps = True
 
     def __init__(self, seed: int, capture: Callable[[Work], Work] = lambda work: work) -> None:
-        self.where = torch.device("cpu")
         self.random = random.Random(seed)
         self._queues = [LateQueue(self), LateQueue(self)]
         self.main: Queue = self._queues[0]
@@ -83,6 +82,9 @@ class LateDevice:
 
     def mirror(self, host: Tensor) -> Tensor:
         return torch.full_like(host, GARBAGE)
+
+    def zeros(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype)
 
     def capture(self, work: Work) -> Work:
         self.main.run(work)
