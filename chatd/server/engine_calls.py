@@ -34,6 +34,7 @@ class EngineCalls:
         self._new_id = new_id
         self._answer_s = answer_s
         self._waiting: dict[Rid, asyncio.Future[Answer]] = {}
+        self._failure: ChatdError | None = None
 
     def new_rid(self) -> Rid:
         """For a command; no response has it."""
@@ -64,7 +65,8 @@ class EngineCalls:
             waiting.set_result(answer)
 
     def fail(self, error: ChatdError) -> None:
-        """The engine will not answer any more."""
+        """The engine will not answer any more: neither these nor later ones."""
+        self._failure = error
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(error)
@@ -74,6 +76,8 @@ class EngineCalls:
         self, command: Probe | Forget | PinPrefix | UnpinPrefix | ClearCache | ListCache
     ) -> Answer:
         """NotReady if no answer comes in time. Cancelled or late, the command is carried out all the same."""
+        if self._failure is not None:
+            raise self._failure
         waiting = asyncio.get_running_loop().create_future()
         self._waiting[command.rid] = waiting
         try:

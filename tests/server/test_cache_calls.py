@@ -170,6 +170,16 @@ async def test_an_engine_that_does_not_answer_is_said_so() -> None:
     calls.take(CacheDone(Rid("x"), error="in use"))
     with pytest.raises(NotReady, match="in use"):
         await asking
+    asking = asyncio.create_task(calls.done(ClearCache(Rid("y"))))
+    await until(lambda: len(sent_rids) == 3)
+    calls.fail(NotReady("it stopped"))
+    for _ in range(2):
+        with pytest.raises(NotReady, match="it stopped"):
+            await asking
+        asking = asyncio.create_task(calls.done(ClearCache(Rid("z"))))
+    with pytest.raises(NotReady, match="it stopped"):
+        await asking
+    assert len(sent_rids) == 3
 
 
 # -- warming

@@ -10,7 +10,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from chatd.errors import Conflict, NotFound
 from chatd.server import protocol as wire
-from chatd.server.session import Cancel, Effect, Identity, Listen, Send, Session, Start
+from chatd.server.session import (
+    Cancel,
+    Effect,
+    Estimate,
+    Identity,
+    Listen,
+    Send,
+    Session,
+    Start,
+    WarmUp,
+)
 
 IDENTITY = Identity("s", "1.0", 15.0, "CNY")
 USAGE = wire.Usage(5, 0, 0, 5, 3, 8)
@@ -460,3 +470,40 @@ def test_frames_of_one_session_are_json() -> None:
     session = ready()
     for event in events(session.frame('{"type":"ping"}') + start(session, "r") + session.draining(1.0)):
         assert json.loads(wire.encode(event))["type"]
+
+
+def test_an_estimate_has_one_answer() -> None:
+    session = ready()
+    asked = wire.CacheEstimate("k", "hi")
+    assert session.frame(frame(asked)) == [Estimate(asked)]
+    assert not session.busy
+    error = the_error(session.estimate_refused("k", NotFound("no such message")))
+    assert (error.code, error.idempotency_key) == ("not_found", "k")
+
+
+def test_no_estimate_without_a_model_or_while_stopping() -> None:
+    asked = frame(wire.CacheEstimate("k", "hi"))
+    error = the_error(Session(IDENTITY, max_responses=8).frame(asked))
+    assert (error.code, error.idempotency_key) == ("not_ready", "k")
+    session = ready()
+    session.draining(1.0)
+    assert the_error(session.frame(asked)).code == "draining"
+
+
+def test_warming_is_a_hint() -> None:
+    warm = frame(wire.ConversationWarm("c"))
+    assert Session(IDENTITY, max_responses=8).frame(warm) == []
+    session = ready()
+    assert session.frame(warm) == [WarmUp("c")]
+    error = the_error(session.warm_refused("c", NotFound("no such conversation")))
+    assert (error.code, error.conversation_id) == ("not_found", "c")
+    session.draining(1.0)
+    assert session.frame(warm) == []
+
+
+def test_progress_of_a_restore_is_passed_on() -> None:
+    session = ready()
+    start(session, "r")
+    event = wire.ResponseRestoring("r", 64, 128)
+    assert session.status(event) == [Send(event)]
+    assert session.status(wire.ResponseRestoring("other", 64, 128)) == []
