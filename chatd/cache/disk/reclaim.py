@@ -5,16 +5,17 @@ forgotten, cleared or expired, and for a quota that was made smaller.
 """
 
 from chatd.cache.disk.index import Entry
+from chatd.cache.disk.records import Records
+from chatd.cache.disk.room import NoRoom, make_room
 from chatd.cache.disk.segment import Segment
-from chatd.cache.disk.store import Store
 
 
 class Reclaimer:
     """Empties the sparsest segments into free slots of others, and removes files that hold nothing."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._folder = store.folder
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._folder = records.folder
 
     def step(self) -> bool:
         """One file call's worth, or one record's. True if there may be more. Raises `OSError`."""
@@ -40,14 +41,14 @@ class Reclaimer:
 
     def _move_one(self) -> bool:
         """Move a record out of the sparsest segment, if all of it has room in others' free slots."""
-        own = [one for one in self._folder.segments.values() if self._store.own(one)]
+        own = [one for one in self._folder.segments.values() if self._records.own(one)]
         source = min(own, key=lambda one: one.live, default=None)
         if source is None or not (self._is_sparse(source) or self._over_quota):
             return False
         others = [one for one in own if one.free and one is not source]
         if sum(len(one.free) for one in others) < source.live:
             return False
-        entry = next(one for one in self._store.index.entries() if one.segment is source)
+        entry = next(one for one in self._records.index.entries() if one.segment is source)
         self._move(entry, max(others, key=lambda one: one.live))
         return True
 
@@ -56,35 +57,34 @@ class Reclaimer:
         takes one.
         """
         body = memoryview(bytearray(entry.segment.label.body_len))
-        header = self._store.read(entry, body)
+        header = self._records.read(entry, body)
         if header is None:
-            self._store.discard(entry)
+            self._records.discard(entry)
             return
         slot = self._folder.write(target, header.pack(), body)
         try:
-            self._folder.sync_segment(target)
+            self._folder.sync()
         except OSError:
             self._folder.kill(target, slot)
             raise
         original = entry.segment, entry.slot
         entry.segment, entry.slot = target, slot
         self._folder.kill(*original)
-        self._store.events["moved"] += 1
+        self._records.events["moved"] += 1
 
     def _shrink(self) -> bool:
         """Evict one record, or a segment of another model, while the files are over the quota."""
         if not self._over_quota:
             return False
-        if self._store.drop_foreign():
-            return True
-        oldest = self._store.index.oldest()
-        if oldest is not None:
-            self._store.remove(oldest, "evicted")
-        return oldest is not None
+        try:
+            make_room(self._records)
+        except NoRoom:
+            return False
+        return True
 
     @property
     def _over_quota(self) -> bool:
-        return self._folder.nbytes > self._store.quota_bytes
+        return self._folder.nbytes > self._records.quota_bytes
 
     @staticmethod
     def _is_sparse(segment: Segment) -> bool:

@@ -45,12 +45,13 @@ class Rules:
     def any_ttl(self) -> bool:
         return self.default_ttl < math.inf or bool(self.ttls)
 
-    def pin(self, name: str, keys: Iterable[bytes]) -> None:
-        """Pin these under ``name``, in place of what was pinned under it."""
-        self.unpin(name)
+    def pin(self, name: str, keys: Iterable[bytes]) -> frozenset[bytes]:
+        """Pin these under ``name``, in place of what was pinned under it: that is returned."""
+        before = self.unpin(name)
         self.pins[name] = frozenset(keys)
         self._pinned = self._pinned + Counter(self.pins[name])
         self.saved = False
+        return before
 
     def unpin(self, name: str) -> frozenset[bytes]:
         """The keys that were pinned under ``name``; some may still be under another."""

@@ -125,20 +125,21 @@ class SegmentFolder:
         except OSError as error:  # the file is longer than it need be; nothing reads it there
             self._failures.add("truncate", error)
 
-    def kill(self, segment: Segment, slot: int) -> None:
-        """Remove a record. If the disk refuses that, `bury_again` tries again, and the slot stays unused."""
+    def kill(self, segment: Segment, slot: int) -> OSError | None:
+        """Remove a record. If the disk refuses, with what is returned, its slot is of no use for now."""
         segment.live -= 1
-        self._bury(segment, slot)
+        return self._bury(segment, slot)
 
-    def _bury(self, segment: Segment, slot: int) -> None:
+    def _bury(self, segment: Segment, slot: int) -> OSError | None:
         try:
             self._files.write(self._fd(segment), DEAD_HEADER, header_at(slot))
         except OSError as error:
             self._failures.add("remove", error)
             self._undead.append((segment, slot))
-            return
+            return error
         segment.synced = False
         segment.free.append(slot)
+        return None
 
     def bury_again(self) -> None:
         """Remove what could not be removed before."""
@@ -192,16 +193,12 @@ class SegmentFolder:
     def sync(self) -> None:
         """All that was written and removed so far outlives a power cut. Raises `OSError`."""
         for segment in [one for one in self.segments.values() if not one.synced]:
-            self.sync_segment(segment)
+            self._files.sync(self._fd(segment))
+            segment.synced = True
         if self._new_names:
             self._files.sync_folder(self.folder)
             self._new_names = False
         self.unsynced_bytes = 0
-
-    def sync_segment(self, segment: Segment) -> None:
-        """The same for one file, if its name is durable already. Raises `OSError`."""
-        self._files.sync(self._fd(segment))
-        segment.synced = True
 
     @property
     def synced(self) -> bool:

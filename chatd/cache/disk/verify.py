@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from chatd.cache.disk.index import Entry
-from chatd.cache.disk.store import Store
+from chatd.cache.disk.records import Records
 from chatd.ids import Namespace
 
 
@@ -31,30 +31,32 @@ class Checked:
     damage: Damage | None
 
 
-def verify(store: Store, run: Callable[[Callable[[], Damage | None]], Damage | None]) -> Iterator[Checked]:
+def verify(
+    records: Records, run: Callable[[Callable[[], Damage | None]], Damage | None]
+) -> Iterator[Checked]:
     """Check every record that is stored now, by ``run``, which carries a check out where it may be."""
-    entries = sorted(store.index.entries(), key=lambda one: (one.segment.number, one.slot))
+    entries = sorted(records.index.entries(), key=lambda one: (one.segment.number, one.slot))
     nbytes = 0
     for done, entry in enumerate(entries, 1):
-        damage = run(partial(check, store, entry))
+        damage = run(partial(check, records, entry))
         nbytes += entry.segment.label.body_len
         yield Checked(done, len(entries), nbytes, damage)
 
 
-def check(store: Store, entry: Entry) -> Damage | None:
+def check(records: Records, entry: Entry) -> Damage | None:
     """Read one record. Removes it if it is damaged; one that has gone meanwhile is no damage."""
-    if store.index.get(entry.key) is not entry:
+    if records.index.get(entry.key) is not entry:
         return None
     file, slot = entry.segment.name, entry.slot
     try:
-        whole = store.read(entry, memoryview(bytearray(entry.segment.label.body_len)))
+        whole = records.read(entry, memoryview(bytearray(entry.segment.label.body_len)))
     except FileNotFoundError:
-        store.lost(entry.segment)
+        records.lost(entry.segment)
         return Damage(entry.key, entry.namespace, file, slot, True, "the file is gone")
     except OSError as error:
-        name = store.failures.add("read", error)
+        name = records.failures.add("read", error)
         return Damage(entry.key, entry.namespace, file, slot, False, name)
     if whole is not None:
         return None
-    store.discard(entry)
+    records.discard(entry)
     return Damage(entry.key, entry.namespace, file, slot, True, "damaged")

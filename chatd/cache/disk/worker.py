@@ -10,7 +10,8 @@ from chatd.cache.disk.failures import Suspension
 from chatd.cache.disk.housekeeping import Housekeeping
 from chatd.cache.disk.jobs import Call, Clear, Forget, Job, Jobs, Read, Use, Write
 from chatd.cache.disk.rates import Rate
-from chatd.cache.disk.store import NoRoom, Store
+from chatd.cache.disk.room import NoRoom
+from chatd.cache.disk.store import Store
 
 Post = Callable[[Completion], None]
 

@@ -80,6 +80,7 @@ SCRIPT: list[Step] = [
     putting(5),
     forget(0),
     reclaim,
+    lambda tier: tier.pin("greeting", path_of(tier, 1, 1)),
     lambda tier: tier.unpin("greeting"),
     putting(6),
     clear_bob,

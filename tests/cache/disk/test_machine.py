@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from chatd.cache.block_tier import Block, ReadOutcome
-from chatd.cache.disk.store import NoRoom
+from chatd.cache.disk.room import NoRoom
 from chatd.cache.disk.tier import DiskTier
 from chatd.ids import Namespace
 from tests.cache.disk.lab import ALICE, BOB, BODY, Clock, abandon, body_of, check, fetch, open_tier, path_of
