@@ -19,14 +19,16 @@ _TYPES = {
 
 class _Chunk:
     def __init__(self, device: Device, nbytes: int) -> None:
+        self.nbytes = nbytes
         self.host = device.host(nbytes)
         self.mirror = device.mirror(self.host)
-        self.bytes = self.host.numpy()
+        self.arrays = {kind: self.host.numpy().view(kind) for kind in _TYPES}
+        self.tensors = {kind: self.mirror.view(dtype) for kind, dtype in _TYPES.items()}
         self.used = 0
 
     @property
     def room(self) -> int:
-        return len(self.bytes) - self.used
+        return self.nbytes - self.used
 
 
 class Stage:
@@ -44,10 +46,12 @@ class Stage:
     def place(self, array: np.ndarray[Any, np.dtype[Any]]) -> Tensor:
         """A tensor on the device, of the array's shape and type, that holds it once `upload` has run."""
         chunk = self._chunk(array.nbytes)
-        begin, end = chunk.used, chunk.used + array.nbytes
-        chunk.bytes[begin:end].view(array.dtype).reshape(array.shape)[...] = array
-        chunk.used = min(-(-end // ALIGN_BYTES) * ALIGN_BYTES, len(chunk.bytes))
-        return chunk.mirror[begin:end].view(_TYPES[array.dtype]).view(array.shape)
+        begin = chunk.used // array.itemsize
+        end = begin + array.size
+        chunk.arrays[array.dtype][begin:end] = array.reshape(-1)
+        chunk.used += -(-array.nbytes // ALIGN_BYTES) * ALIGN_BYTES
+        tensor = chunk.tensors[array.dtype][begin:end]
+        return tensor if array.ndim == 1 else tensor.view(array.shape)
 
     def ids(self, count: int) -> Tensor:
         """int64 ``[count]`` on the host, for the step's ids."""
@@ -68,5 +72,5 @@ class Stage:
         for chunk in self._chunks:
             if chunk.room >= nbytes:
                 return chunk
-        self._chunks.append(_Chunk(self._device, max(CHUNK_BYTES, nbytes)))
+        self._chunks.append(_Chunk(self._device, max(CHUNK_BYTES, -(-nbytes // ALIGN_BYTES) * ALIGN_BYTES)))
         return self._chunks[-1]
