@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
-from chatd.cli.cache_stats_view import Figures, percent, table_of
+from chatd.cli.cache_stats_view import Figures, count_of, percent, table_of
 from chatd.cli.chat_screen import harmless
 from chatd.config_kinds import show_size
 
@@ -42,27 +42,52 @@ def whose(namespace: str) -> str:
 
 
 def _tree(paths: Sequence[Figures]) -> Tree:
+    """A branch for each place where paths part; what lies between two of them is one line."""
     root = Tree("in memory", guide_style="dim")
     accounts: dict[str, Tree] = {}
-    made: list[Tree] = []
-    for path in paths:
-        if path["parent"] >= 0 and paths[path["parent"]]["namespace"] == path["namespace"]:
-            above = made[path["parent"]]
+    made: dict[int, Tree] = {}
+    below = _children(paths)
+    for at, path in enumerate(paths):
+        parent, account = path["parent"], path["namespace"]
+        if parent >= 0 and paths[parent]["namespace"] == account:
+            if len(below[parent]) == 1:  # is in its parent's line
+                made[at] = made[parent]
+                continue
+            above = made[parent]
         else:
-            account = path["namespace"]
             above = accounts.get(account) or root.add(f"[bold]{escape(whose(account))}[/bold]")
             accounts[account] = above
-        made.append(above.add(_node(path)))
+        made[at] = above.add(_line([paths[one] for one in _run(at, below)]))
     return root
 
 
-def _node(path: Figures) -> str:
-    end = path["start"] + path["tokens"]
-    stored = f", {percent(path['stored'], path['tokens'])} on disk" if path["stored"] else ""
-    used = ", in use" if path["locks"] else ""
-    head = " ".join(harmless(path["head"]).split())
+def _children(paths: Sequence[Figures]) -> list[list[int]]:
+    """Of each path, by their indices. What is private under something shared is another account's tree."""
+    below: list[list[int]] = [[] for _ in paths]
+    for at, path in enumerate(paths):
+        if path["parent"] >= 0 and paths[path["parent"]]["namespace"] == path["namespace"]:
+            below[path["parent"]].append(at)
+    return below
+
+
+def _run(at: int, below: list[list[int]]) -> list[int]:
+    """``at`` and what follows it without a branch."""
+    run = [at]
+    while len(below[run[-1]]) == 1:
+        run += below[run[-1]]
+    return run
+
+
+def _line(run: Sequence[Figures]) -> str:
+    first, last = run[0], run[-1]
+    start, end = first["start"], last["start"] + last["tokens"]
+    stored = sum(one["stored"] for one in run)
+    on_disk = f", {percent(stored, end - start)} on disk" if stored else ""
+    used = ", in use" if any(one["locks"] for one in run) else ""
+    head = " ".join(harmless(first["head"]).split())
     head = head if len(head) <= HEAD_CHARS else head[: HEAD_CHARS - 1] + "…"
-    return f"{path['start']:,}–{end:,} [dim]({path['pages']:,} pages{stored}{used})[/dim] {escape(head)}"
+    pages = count_of(sum(one["pages"] for one in run), "page")
+    return f"{start:,}–{end:,} [dim]({pages}{on_disk}{used})[/dim] {escape(head)}"
 
 
 # --- pins, clear

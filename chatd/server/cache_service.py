@@ -133,5 +133,6 @@ class CacheService:
                 log.warning("pin %s could not be set again: %s", pin.name, error)
 
     def text_of(self, ids: tuple[int, ...]) -> str:
-        """For the operator: what these ids say."""
-        return self._backend.tokenizer.prompt_text(ids)
+        """For the operator: what these ids say, without control tokens."""
+        tokenizer = self._backend.tokenizer
+        return tokenizer.prompt_text(tuple(one for one in ids if one not in tokenizer.special_ids))

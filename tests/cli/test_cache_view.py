@@ -118,6 +118,8 @@ def test_paths_as_a_tree() -> None:
         path(-1, 0, 64, "Shared prompt", ""),
         path(0, 64, 32, "[red]of\x1b[2J ann\nin\ttwo lines"),
         path(1, 96, 16, "x" * 200),
+        path(1, 96, 32, "another turn"),
+        path(3, 128, 32, "which is in the line above"),
         path(-1, 0, 48, "of bob", "bob"),
     ]
     disk = [
@@ -129,7 +131,9 @@ def test_paths_as_a_tree() -> None:
     assert "0–64 (4 pages, 50 % on disk) Shared prompt" in text
     assert "[red]of\ufffd[2J ann in two lines" in text
     assert "x" * 61 not in text
-    assert text.index("ann\n") < text.index("64–96") < text.index("96–112") < text.index("of bob")
+    order = [text.index(one) for one in ("ann\n", "64–96", "96–112", "96–160 (4 pages", "of bob")]
+    assert order == sorted(order)
+    assert "in the line above" not in text
     assert "shared by all (another model)" in text
     nothing = shown(cache_view.print_paths, {"paths": [], "disk": []})
     assert "Nothing is in memory." in nothing
