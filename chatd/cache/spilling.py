@@ -76,6 +76,11 @@ class Spiller:
         return len(self._wanted) + len(self._copying) + len(self._writing)
 
     @property
+    def waits(self) -> bool:
+        """Something is to be written that nothing is done about yet."""
+        return bool(self._wanted)
+
+    @property
     def can_go_on(self) -> bool:
         """Something waits and could be written now."""
         return bool(self._wanted) and self._tier.accepts

@@ -28,7 +28,7 @@ from chatd.ids import Rid
 log = logging.getLogger(__name__)
 
 WAKE_S = 1.0
-"""How often a loop that waits for the disk looks whether it has waited for too long."""
+"""How often a loop that waits for the disk looks whether it has waited too long, or may write again."""
 
 WriteProgress = Callable[[int, int], None]
 """Told how many blocks are written and how many there are to write. Called on the engine thread."""
@@ -141,7 +141,7 @@ class Engine:
             if self._unsaid and self._inbox.empty():
                 self._report()
             try:
-                message = self._inbox.get(timeout=WAKE_S if self._scheduler.has_work else None)
+                message = self._inbox.get(timeout=self._patience_s)
             except Empty:
                 return None
             self._starved = False
@@ -149,6 +149,11 @@ class Engine:
                 return message
             self._take(message)
         return None
+
+    @property
+    def _patience_s(self) -> float | None:
+        """How long to sleep if nobody says anything: a full disk does not say when it has room again."""
+        return WAKE_S if self._scheduler.has_work or self._tiering.spiller.waits else None
 
     def _nothing_to_do(self) -> bool:
         return self._starved or not (self._scheduler.has_work or self._tiering.has_moves)
