@@ -126,29 +126,33 @@ def _count(numbers: Tensor) -> None:
     torch.arange(len(numbers), out=numbers)
 
 
+def _pitch(size: int) -> int:
+    """Rows of numbers begin at multiples of 16 bytes: for other pointers kernels are compiled again."""
+    return size + size % 2
+
+
 class _Inputs:
     """Numbers ``[6, size]`` and a page table ``[size, max_pages]`` for each size, in the same two buffers."""
 
     def __init__(self, most: int, max_pages: int, scratch_page: int, device: Device) -> None:
         self._max_pages = max_pages
         self._scratch_page = scratch_page
-        self._numbers = device.zeros(6 * most, dtype=torch.int64)
+        self._numbers = device.zeros(6 * _pitch(most), dtype=torch.int64)
         self._table = device.zeros(most, max_pages, dtype=torch.int32)
 
     def views(self, size: int) -> tuple[Tensor, Tensor]:
-        return self._numbers[: 6 * size].view(6, size), self._table[:size]
+        pitch = _pitch(size)
+        return self._numbers[: 6 * pitch].view(6, pitch)[:, :size], self._table[:size]
 
     def load(self, numbers: Tensor, table: Tensor) -> None:
-        size = numbers.shape[1]
-        mine, my_table = self.views(size)
-        mine.copy_(numbers)
-        my_table[:, : table.shape[1]].copy_(table)
+        self._numbers[: numbers.numel()].copy_(numbers.view(-1))
+        self._table[: table.shape[0], : table.shape[1]].copy_(table)
 
     def numbers(
         self, size: int, rows: Sequence[StepRow], sampled: Mapping[Rid, int], page_size: int
     ) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
         """Rows: token, source, position, page and offset of its slot, and tokens with KV."""
-        numbers = np.empty((6, size), np.int64)
+        numbers = np.empty((6, _pitch(size)), np.int64)
         count, starts = len(rows), np.array([row.start for row in rows])
         numbers[:, count:] = np.array([[0], [-1], [0], [self._scratch_page], [0], [1]])
         numbers[0, :count] = [0 if row.pending else row.ids[row.start] for row in rows]

@@ -15,8 +15,11 @@ GPU_RESERVE_BYTES = 512 << 20
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can be had on ``device`` now."""
-    return available_memory() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
+    """Bytes that can be had on ``device`` now, those that torch keeps and nobody uses included."""
+    if device.type == "cpu":
+        return available_memory()
+    torch.cuda.empty_cache()
+    return int(torch.cuda.mem_get_info(device)[0])
 
 
 def available_memory() -> int:

@@ -57,8 +57,29 @@ def test_a_pickle_is_refused_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.model
+def test_weights_that_do_not_fit_say_so(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_out(*args: object, **options: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("chatd.cli.loading.load_weights", run_out)
+    with pytest.raises(
+        SetupError, match=r"while the weights were loaded: [0-9,]+ MiB are free\. Take a smaller"
+    ):
+        load(Settings(model=str(model_path), disk="off"), lambda out: None, Told())
+
+
+def test_kernels_that_a_device_cannot_run_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    for refuse in (check, lambda settings: load(settings, lambda out: None, Told())):
+        with pytest.raises(SetupError, match="--kernels is triton"):
+            refuse(Settings(device="cpu", kernels="triton"))
+
+
+@pytest.mark.model
 def test_loading_tells_how_far_it_is_and_can_be_stopped(model_path: Path) -> None:
-    settings = Settings(model=str(model_path), kv_bytes=16 << 20, context_length=100, weights="fp32", disk="off")
+    settings = Settings(
+        model=str(model_path), kv_bytes=16 << 20, context_length=100, weights="fp32", disk="off"
+    )
     loaded = load(settings, lambda out: None, told := Told())
     assert told.shares == sorted(told.shares)
     assert told.shares[-1] == READY

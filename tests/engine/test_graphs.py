@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from chatd.engine import graphs
 from chatd.engine.device import InlineDevice, Work
 from chatd.engine.graphs import MAX_ROWS, bucket_sizes
 from chatd.engine.messages import SamplingParams
@@ -68,6 +69,15 @@ def test_sizes_are_dense_where_steps_are_small() -> None:
     assert bucket_sizes(64) == [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64]
     assert bucket_sizes(4096)[-3:] == [448, 480, MAX_ROWS]
     assert len(bucket_sizes(4096)) == 3 + 32 + 8
+
+
+def test_rows_of_inputs_are_aligned() -> None:
+    """A kernel is compiled for pointers that 16 divides, or again for others."""
+    inputs = graphs._Inputs(21, 4, 99, InlineDevice())
+    for size in (1, 2, 5, 21):
+        numbers, table = inputs.views(size)
+        assert (numbers.shape, table.shape) == ((6, size), (size, 4))
+        assert all(row.data_ptr() % 16 == 0 and row.is_contiguous() for row in numbers)
 
 
 def decode_steps(

@@ -31,3 +31,13 @@ def test_a_pool_at_full_size_has_more_than_2_to_the_31_elements() -> None:
     size = Size.full()
     m = size.model
     assert size.pages * size.page_size * m.layers * 2 * m.kv_heads * m.dim > 2**31
+
+
+def test_what_there_is_no_time_for_is_left_out() -> None:
+    turns = iter([True, True, False])
+    said: list[str] = []
+    report = check.check_all(small=True, say=said.append, more=lambda: next(turns))
+    assert report.left_out
+    assert len(report.kernels) == 2
+    assert report.right
+    assert len(said) == 4
