@@ -9,6 +9,8 @@ import click
 from chatd import __version__
 from chatd.cli.cache import cache
 from chatd.cli.chat import chat
+from chatd.cli.db import db
+from chatd.cli.export import export, import_
 from chatd.cli.report import report
 from chatd.cli.serve import serve
 from chatd.errors import ChatdError
@@ -31,6 +33,9 @@ def cli() -> None:
 cli.add_command(serve)
 cli.add_command(chat)
 cli.add_command(report)
+cli.add_command(export)
+cli.add_command(import_)
+cli.add_command(db)
 cli.add_command(cache)
 
 

@@ -1,4 +1,4 @@
-"""Reports of a data folder that no server has open."""
+"""Checking a data folder that no server has open."""
 
 import asyncio
 import time
@@ -10,15 +10,10 @@ from chatd.config import Settings
 from chatd.data_dir import hold_data_dir
 from chatd.errors import SetupError
 from chatd.price_file import load_prices
-from chatd.server.report_views import report_of, verdict_of
+from chatd.server.report_views import verdict_of
 from chatd.store.store import Store
 
 T = TypeVar("T")
-
-
-def sessions(settings: Settings) -> dict[str, Any]:
-    """As ``GET /api/v1/report`` answers. `SetupError` if the folder is missing or in use."""
-    return report_of(_ask(settings, lambda store: store.sessions_report()))
 
 
 def verdict(settings: Settings) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""A report of sessions as a table, as CSV and as JSON. Pure but for writing to a console."""
+"""A report as a table, and a verdict. Pure but for writing to a console."""
 
-import csv
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TextIO
 
@@ -14,46 +14,72 @@ from rich.text import Text
 
 from chatd.cli.chat_screen import harmless
 from chatd.cli.money import fixed
+from chatd.store.days import day_of
+from chatd.store.prices import PriceBook
+from chatd.store.usage import ALL, By, Scope
 
-COLUMNS = (
-    "session_id",
-    "title",
-    "currency",
-    "turns",
-    "prompt_tokens",
-    "gpu_hit",
-    "disk_hit",
-    "computed",
-    "output_tokens",
-    "hit_rate",
-    "cost_nano",
-    "without_cache_nano",
-    "saved_nano",
-    "first_at",
-    "last_at",
-)
-"""Of CSV, in order; the names are those of the JSON."""
-
-COUNTS = {
+HEADINGS = {
     "turns": "turns",
     "prompt_tokens": "prompt",
     "gpu_hit": "from\nGPU",
     "disk_hit": "from\ndisk",
     "computed": "computed",
     "output_tokens": "output",
+    "hit_rate": "reused",
+    "ttft_hit_p50_ms": "TTFT\nhit",
+    "ttft_miss_p50_ms": "TTFT\nmiss",
+    "saved_s": "time\nsaved",
+    "cost_nano": "cost",
+    "without_cache_nano": "without\ncache",
 }
-LEFT_OUT = ("computed", "gpu_hit")
-"""Counts that a narrow terminal does without, in this order: the others and the rate tell them."""
+LEFT_OUT = ("computed", "saved_s", "ttft_miss_p50_ms", "ttft_hit_p50_ms", "gpu_hit", "prompt_tokens")
+"""Columns that a narrow terminal does without, in this order."""
+NAMES = {
+    By.SESSION: "session",
+    By.BRANCH: "branch",
+    By.DAY: "day (UTC)",
+    By.MODEL: "model",
+    By.KEY: "key",
+    By.NAMESPACE: "namespace",
+}
 GAP = 2
 """Columns between two cells of a table."""
 LEAST_ROOM, MOST_ROOM = 23, 48
-"""Columns for a session: its title, and below it its id and when it was used last."""
+"""Columns for what a line is about: a session's title, and below it its id and when it was used last."""
 SHORT_ID = 8
 """Characters of an id that are shown, or more where these are not enough to tell sessions apart."""
+NOTHING = "No session yet. Start one with `chatd chat`, or on the page."
 
 Row = dict[str, Any]
-Report = dict[str, list[Row]]
-"""``sessions`` (the last used first) and ``totals`` (one for each currency)."""
+Report = dict[str, Any]
+"""As `chatd.server.usage_views.usage_of` makes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What the figures are, where they are not simply what was billed."""
+
+    book: PriceBook | None = None
+    is_changed: bool = False
+    scope: Scope = ALL
+
+    def lines(self) -> list[str]:
+        said = []
+        if self.book is not None:
+            dated = f"{self.book.currency}, as of {self.book.valid_from}"
+            said.append(f"At the prices of {self.book.version} ({dated}).")
+            if self.book.note:
+                said.append(f"{self.book.note} Prices change: look them up before you decide by them.")
+        if self.is_changed:
+            said.append("With prices changed by --what-if. Nothing of this was billed.")
+        elif self.book is not None:
+            said.append("Nothing of this was billed.")
+        if self.scope.first_day is not None or self.scope.last_day is not None:
+            first, last = self.scope.first_day, self.scope.last_day
+            from_day = "" if first is None else f" from {day_of(first)}"
+            to_day = "" if last is None else f" to {day_of(last)}"
+            said.append(f"Turns asked{from_day}{to_day} (UTC).")
+        return said
 
 
 def write_json(value: object, out: TextIO) -> None:
@@ -61,49 +87,44 @@ def write_json(value: object, out: TextIO) -> None:
     out.write("\n")
 
 
-def write_csv(report: Report, out: TextIO) -> None:
-    """One line a session. Text that a spreadsheet would run as a formula is quoted with an apostrophe."""
-    writer = csv.writer(out)
-    writer.writerow(COLUMNS)
-    for row in report["sessions"]:
-        writer.writerow([_cell(row[name]) for name in COLUMNS])
-
-
-def _cell(value: object) -> object:
-    return (
-        "'" + value
-        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-        else value
-    )
-
-
-def print_table(report: Report, console: Console, now: float) -> None:
+def print_table(report: Report, console: Console, now: float, heading: Heading | None = None) -> None:
     """Counts are tokens. Disk hits have a column once there are any. Figures are never cut, titles are.
 
     ``now`` is Unix seconds.
     """
-    totals = report["totals"]
+    totals, rows, by = report["totals"], report["rows"], By(report["by"])
     if not totals:
-        console.print("No session yet. Start one with `chatd chat`, or on the page.", markup=False)
+        console.print(NOTHING, markup=False)
         return
-    rows = report["sessions"]
+    for line in (heading or Heading()).lines():
+        console.print(line, markup=False, soft_wrap=True, style="dim")
     for names in _choices(totals):
         columns = _columns(names, rows, totals)
         taken = sum(max(map(cell_len, _lines(column))) + GAP for column in columns)
         if console.width - taken >= LEAST_ROOM:
             break
     room = max(LEAST_ROOM, min(MOST_ROOM, console.width - taken))
-    ids = short_ids([row["session_id"] for row in rows])
-    sessions = [_session(row, ids[row["session_id"]], now) for row in rows]
-    sums = [Text(f"total ({total['sessions']:,})") for total in totals]
-    table = _table([*sessions, *sums], columns, room, len(rows))
+    sums = [Text(f"total ({_count(total['sessions'], 'sessions')})") for total in totals]
+    table = _table(NAMES[by], [*names_of(by, rows, now), *sums], columns, room, len(rows))
     whole = max(room + taken, console.width)
     console.print(table, width=whole, crop=False, no_wrap=True, overflow="ignore")
+    for note in _notes(report, by):
+        console.print(note, markup=False, soft_wrap=True, style="dim")
+
+
+def _notes(report: Report, by: By) -> list[str]:
+    said = []
+    if report["next"] is not None:
+        shown = "sessions" if by in (By.SESSION, By.BRANCH) else f"{by}s"
+        said.append(f"There are more {shown}: --limit shows them, and the totals count them.")
+    if unpriced := sum(total["unpriced"] for total in report["totals"]):
+        said.append(f"{_count(unpriced, 'turns')} of models without a price: in no sum of money.")
+    return said
 
 
 def _choices(totals: list[Row]) -> Iterator[list[str]]:
-    """The counts to show, from all that there are to the fewest."""
-    names = [name for name in COUNTS if name != "disk_hit" or any(total["disk_hit"] for total in totals)]
+    """The columns to show, from all that there are to the fewest."""
+    names = [name for name in HEADINGS if name != "disk_hit" or any(total["disk_hit"] for total in totals)]
     yield names
     for left_out in LEFT_OUT:
         names = [name for name in names if name != left_out]
@@ -112,12 +133,13 @@ def _choices(totals: list[Row]) -> Iterator[list[str]]:
 
 def _columns(names: list[str], rows: list[Row], totals: list[Row]) -> list[list[str]]:
     """Each with its heading first."""
-    money = f"cost\n{totals[0]['currency']}" if len(totals) == 1 else "cost"
-    headings = [*(COUNTS[name] for name in names), "reused", money, "without\ncache"]
-    lines = [_figures(row, names) for row in (*rows, *totals)]
+    headings = [HEADINGS[name] for name in names]
+    if len(totals) == 1:
+        headings[names.index("cost_nano")] += f"\n{totals[0]['currency']}"
+    lines = [[figure(name, row) for name in names] for row in (*rows, *totals)]
     if len(totals) > 1:
         for line, row in zip(lines, (*rows, *totals), strict=True):
-            line[-2] += f" {row['currency']}"
+            line[names.index("cost_nano")] += f" {row['currency']}"
     return [list(column) for column in zip(headings, *lines, strict=True)]
 
 
@@ -125,23 +147,39 @@ def _lines(column: list[str]) -> list[str]:
     return [line for cell in column for line in cell.split("\n")]
 
 
-def _session(row: Row, short_id: str, now: float) -> Text:
-    last = ago(datetime.fromisoformat(row["last_at"]).timestamp(), now)
-    title = harmless(" ".join(row["title"].split())) or "(no title)"
-    return Text.assemble(title, "\n", (f"{short_id} · {last}", "dim"))
+def names_of(by: By, rows: list[Row], now: float) -> list[Text]:
+    """What each line is about."""
+    if by not in (By.SESSION, By.BRANCH):
+        return [Text(harmless(_plain_name(by, row))) for row in rows]
+    ids = short_ids([row["session_id"] for row in rows])
+    names = []
+    for row in rows:
+        last = ago(datetime.fromisoformat(row["last_at"]).timestamp(), now)
+        title = harmless(" ".join(row["title"].split())) or "(no title)"
+        name = ids[row["session_id"]]
+        if by is By.BRANCH and row["branch_id"] != row["session_id"]:
+            name += f" · branch {row['branch_id'][:SHORT_ID]}"
+        names.append(Text.assemble(title, "\n", (f"{name} · {last}", "dim")))
+    return names
 
 
-def _table(first: list[Text], columns: list[list[str]], room: int, sessions: int) -> Table:
+def _plain_name(by: By, row: Row) -> str:
+    if by is By.KEY:
+        return str(row["key_id"] or f"no key ({row['namespace']})")
+    return str(row[by])
+
+
+def _table(about: str, first: list[Text], columns: list[list[str]], room: int, lines: int) -> Table:
     """The first column has ``room``, the others what they need."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("session", no_wrap=True, overflow="ellipsis", max_width=room)
+    table.add_column(about, no_wrap=True, overflow="ellipsis", max_width=room)
     for column in columns:
         width = max(map(cell_len, _lines(column)))
         table.add_column(column[0], justify="right", no_wrap=True, min_width=width)
     for at, cell in enumerate(first):
-        if at == sessions:
+        if at == lines:
             table.add_section()
-        table.add_row(cell, *(column[at + 1] for column in columns), style="bold" if at >= sessions else "")
+        table.add_row(cell, *(column[at + 1] for column in columns), style="bold" if at >= lines else "")
     return table
 
 
@@ -165,14 +203,31 @@ def ago(at: float, now: float) -> str:
     return datetime.fromtimestamp(at).date().isoformat()
 
 
-def _figures(row: Row, names: list[str]) -> list[str]:
-    counts = [f"{row[name]:,}" for name in names]
-    return [
-        *counts,
-        f"{100 * row['hit_rate']:.0f} %",
-        fixed(row["cost_nano"]),
-        fixed(row["without_cache_nano"]),
-    ]
+def figure(name: str, row: Row) -> str:
+    value = row[name]
+    if value is None:
+        return "n/a"
+    if name == "hit_rate":
+        return f"{100 * value:.0f} %"
+    if name.endswith("_ms"):
+        return span(value / 1000)
+    if name == "saved_s":
+        return span(value)
+    return fixed(value) if name.endswith("_nano") else f"{value:,}"
+
+
+def span(seconds: float) -> str:
+    """A stretch of time, for people: '0', '47 ms', '1.5 s', '38 s', '12 min', '5.2 h', '3.1 d'."""
+    if seconds < 0.0005:
+        return "0"
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    for unit, size, most in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 48)):
+        if seconds < most * size:
+            return f"{seconds / size:.{1 if unit == 'h' else 0}f} {unit}"
+    return f"{seconds / 86400:,.1f} d"
 
 
 def print_verdict(verdict: dict[str, Any], console: Console) -> None:

@@ -22,6 +22,31 @@ _alembic_lock = threading.Lock()
 """Alembic keeps the context of the migration that runs in a module global."""
 
 
+def schema_of(database: Path, scripts: Path) -> tuple[str, str]:
+    """The schema that ``database`` has ("": there is none yet) and the newest in ``scripts``. Makes nothing.
+
+    SetupError if the file is not one of ours, or was written by a newer chatd.
+    """
+    directory = ScriptDirectory.from_config(_config(scripts))
+    head = directory.get_current_head() or ""
+    if not database.exists():
+        return "", head
+    engine = make_engine(database, begin="BEGIN", connections=1, read_only=True)
+    try:
+        with engine.connect() as connection:
+            return _current_revision(connection, directory, database) or "", head
+    except DBAPIError as error:
+        raise SetupError(f"{database} cannot be used: {error.orig}") from error
+    finally:
+        engine.dispose()
+
+
+def _config(scripts: Path) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(scripts).replace("%", "%%"))
+    return config
+
+
 def migrate(database: Path, scripts: Path) -> Path | None:
     """Makes ``database`` if there is none and runs every migration in ``scripts`` it lacks.
 
@@ -29,8 +54,7 @@ def migrate(database: Path, scripts: Path) -> Path | None:
     is new. A migration that fails leaves the file as it was. SetupError if the file is not one of
     ours, or was written by a newer chatd. Blocks; holds the write lock while it migrates.
     """
-    config = Config()
-    config.set_main_option("script_location", str(scripts).replace("%", "%%"))
+    config = _config(scripts)
     directory = ScriptDirectory.from_config(config)
     engine = make_engine(database, begin="BEGIN IMMEDIATE", connections=1, foreign_keys=False)
     try:

@@ -12,6 +12,24 @@ ENDED = responses.c.status != "open"
 ASKED_DAY = responses.c.opened_at // DAY_US
 
 
+_OF_OPEN = (
+    "conversation_id",
+    "branch_id",
+    "namespace",
+    "key_id",
+    "model",
+    "price_version",
+    "opened_at",
+    "prompt_tokens",
+    "gpu_hit",
+    "disk_hit",
+    "computed",
+    "output_tokens",
+    "preemptions",
+    "recomputed",
+)
+
+
 def in_rollup(scope: Scope, table: Table) -> ColumnElement[bool]:
     """``table`` has sessions if the scope names one."""
     which = [true(), *_same(scope, table)]
@@ -38,5 +56,6 @@ def _same(scope: Scope, table: Table) -> list[ColumnElement[bool]]:
 
 def open_rows(conn: Connection, scope: Scope) -> list[Row[Any]]:
     """The turns that have not ended, each with the ``day`` on which it was asked."""
-    query = select(responses, ASKED_DAY.label("day")).where(~ENDED, in_ledger(scope))
+    columns = [responses.c[name] for name in _OF_OPEN]
+    query = select(*columns, ASKED_DAY.label("day")).where(~ENDED, in_ledger(scope))
     return list(conn.execute(query))

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, select, true, tuple_
 
-from chatd.errors import InvalidParameter
+from chatd.errors import InvalidParameter, NotFound
 from chatd.ids import ConversationId, Namespace
 from chatd.store.pricing import AS_BILLED, bill_of, has_prices, is_one_currency
 from chatd.store.records import ReportTotal, SessionRow, SessionsReport
@@ -27,6 +27,7 @@ from chatd.store.report_pages import (
     page_of_sessions,
 )
 from chatd.store.report_scope import ASKED_DAY, ENDED, in_ledger, in_rollup, open_rows
+from chatd.store.rollups import PACE
 from chatd.store.schema import responses, usage_branches, usage_days, usage_sessions
 from chatd.store.usage import Asked, By, Scope, UsageReport, UsageRow
 from chatd.store.usage_sums import Sums
@@ -93,11 +94,17 @@ class _Report:
         return usage_branches if needs_session else usage_days
 
     def _measured_pace(self) -> dict[str, float]:
-        """Milliseconds for a computed token, by model, over all days."""
+        """Milliseconds for a computed prompt token by model, over all days: the slope of TTFT over tokens."""
         table = usage_days.c
-        sums = (func.sum(table.prefill_us).label("us"), func.sum(table.prefill_tokens).label("tokens"))
-        query = select(table.model, *sums).group_by(table.model)
-        return {row.model: row.us / row.tokens / 1000 for row in self._conn.execute(query) if row.tokens}
+        # total() and not sum(): squares of a long ledger may be more than 64 bits.
+        query = select(table.model, *(func.total(table[name]).label(name) for name in PACE))
+        found = {}
+        for row in self._conn.execute(query.group_by(table.model)):
+            spread = row.timed * row.timed_squares - row.timed_tokens**2
+            slope = row.timed * row.timed_product - row.timed_tokens * row.timed_us
+            if spread > 0 and slope > 0:
+                found[row.model] = slope / spread / 1000
+        return found
 
     def _currency(self, price_version: str) -> str:
         return self._books[price_version].currency
@@ -251,3 +258,17 @@ def _session_total(row: UsageRow) -> ReportTotal:
         cost_nano=row.cost_nano or 0,
         without_cache_nano=row.without_cache_nano or 0,
     )
+
+
+def find_session(conn: Connection, beginning: ConversationId) -> ConversationId:
+    """The session whose id begins so. NotFound unless there is exactly one."""
+    table = usage_sessions.c.conversation_id
+    # The character after all that can be in an id: the range of ids with this beginning.
+    query = select(table).where(table >= beginning, table < beginning + "\U0010ffff").limit(2)
+    found = conn.execute(query).scalars().all()
+    if beginning in found:
+        return beginning
+    if len(found) != 1:
+        how = "is no session whose id begins" if not found else "is more than one session whose id begins"
+        raise NotFound(f"There {how} with {beginning}.")
+    return ConversationId(found[0])

@@ -36,8 +36,11 @@ SUMS = (
     "cost_nano",
     "without_cache_nano",
 )
-PREFILL = ("prefill_us", "prefill_tokens")
-"""What computing prompts took, of misses alone: what a reused token would have taken."""
+PACE = ("timed", "timed_tokens", "timed_us", "timed_product", "timed_squares")
+"""Over turns with a first token: how many, their computed prompt tokens x, their TTFT y in microseconds,
+x * y and x * x. From these comes what a computed token takes, by least squares: whatever else is in a TTFT
+does not depend on x.
+"""
 
 DAY_KEY = ("day", "namespace", "key_id", "model", "price_version")
 BRANCH_KEY = ("conversation_id", "branch_id", *DAY_KEY)
@@ -89,16 +92,24 @@ class Turn:
         return self.prompt_tokens > 0 and 2 * (self.gpu_hit + self.disk_hit) >= self.prompt_tokens
 
     @property
-    def prefill_us(self) -> int:
-        return round(1000 * max(0.0, (self.ttft_ms or 0) - (self.queue_ms or 0))) if self._measures else 0
+    def timed(self) -> int:
+        return int(self.ttft_ms is not None)
 
     @property
-    def prefill_tokens(self) -> int:
-        return self.computed if self._measures else 0
+    def timed_tokens(self) -> int:
+        return self.timed * self.computed
 
     @property
-    def _measures(self) -> bool:
-        return self.ttft_ms is not None and not self.is_hit
+    def timed_us(self) -> int:
+        return round(1000 * (self.ttft_ms or 0))
+
+    @property
+    def timed_product(self) -> int:
+        return self.timed_tokens * self.timed_us
+
+    @property
+    def timed_squares(self) -> int:
+        return self.timed_tokens**2
 
     def latencies(self) -> Iterable[tuple[int, int]]:
         ttft = Kind.TTFT_HIT if self.is_hit else Kind.TTFT_MISS
@@ -142,7 +153,7 @@ def tally(turns: Iterable[Turn], key: Sequence[str], sums: Sequence[str]) -> dic
     return found
 
 
-DAY_SUMS = (*SUMS, *PREFILL)
+DAY_SUMS = (*SUMS, *PACE)
 
 
 def add_turns(conn: Connection, turns: Sequence[Turn]) -> None:
@@ -221,13 +232,15 @@ def fill(conn: Connection) -> None:
         rebuild(conn)
 
 
-def rebuild(conn: Connection) -> None:
-    """Throws the roll-ups away and works them out again."""
+def rebuild(conn: Connection) -> int:
+    """Throws the roll-ups away and works them out again; from how many turns."""
     for table in (usage_days, usage_branches, usage_sessions):
         conn.execute(delete(table))
-    turns = iter(ended_turns(conn))
+    turns, count = iter(ended_turns(conn)), 0
     while some := list(islice(turns, REBUILD_STEP)):
         add_turns(conn, some)
+        count += len(some)
     is_open = select(responses.c.conversation_id, responses.c.namespace, responses.c.opened_at)
     for row in conn.execute(is_open.where(responses.c.status == "open")).all():
         see_session(conn, row.conversation_id, row.namespace, first_at=row.opened_at, at=row.opened_at)
+    return count

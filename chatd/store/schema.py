@@ -192,8 +192,11 @@ usage_days = Table(
     _int("day"),
     *(_text(name) for name in _KEY),
     *(_int(name) for name in _SUMS),
-    _int("prefill_us"),
-    _int("prefill_tokens"),
+    _int("timed"),
+    _int("timed_tokens"),
+    _int("timed_us"),
+    _int("timed_product"),
+    _int("timed_squares"),
     _blob("latencies"),
 )
 

@@ -37,12 +37,15 @@ class Scope:
         return self == Scope(namespace=self.namespace)
 
 
+ALL = Scope()
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """One page of a report. ``after`` is the ``next`` of the page before."""
 
     by: By
-    scope: Scope = Scope()
+    scope: Scope = ALL
     view: View = AS_BILLED
     limit: int = 50
     after: str | None = None
@@ -56,8 +59,8 @@ class UsageRow:
     ``labels`` say what the line is about, such as ``{"day": "2026-11-29"}``. Money is None where no
     turn has a price; ``unpriced`` turns are in no sum of money. Percentiles are milliseconds, good
     within 5 %; a turn is a hit if at least half of its prompt was reused. ``saved_s`` estimates the
-    time to compute what was reused, from what misses of the same model took; None without any. Times are
-    Unix microseconds, None where they would say nothing.
+    time to compute what was reused, from how TTFT grows with the computed tokens of the same model; None if
+    that was never to be seen. Times are Unix microseconds, None where they would say nothing.
     """
 
     labels: Mapping[str, str]

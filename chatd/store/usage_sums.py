@@ -20,7 +20,7 @@ COUNTS = (
 )
 
 MsPerToken = Mapping[str, float]
-"""By model: what computing a prompt token took where little was reused."""
+"""By model: what a computed prompt token takes."""
 
 
 @dataclass(slots=True)

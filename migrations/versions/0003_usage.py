@@ -43,8 +43,11 @@ STATEMENTS = (
         model TEXT NOT NULL,
         price_version TEXT NOT NULL REFERENCES price_books (version),
         {SUMS},
-        prefill_us INTEGER NOT NULL,
-        prefill_tokens INTEGER NOT NULL,
+        timed INTEGER NOT NULL,
+        timed_tokens INTEGER NOT NULL,
+        timed_us INTEGER NOT NULL,
+        timed_product INTEGER NOT NULL,
+        timed_squares INTEGER NOT NULL,
         latencies BLOB NOT NULL CHECK (length(latencies) % 6 = 0),
         UNIQUE (day, namespace, key_id, model, price_version),
         CHECK (prompt_tokens = gpu_hit + disk_hit + computed)

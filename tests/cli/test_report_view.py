@@ -1,68 +1,64 @@
-"""Reports as people, spreadsheets and programs see them."""
+"""Reports as people see them in a terminal."""
 
-import csv
 import dataclasses
 import io
-import json
 from datetime import datetime
 
 import pytest
 from rich.console import Console
 
-from chatd.cli.report_view import COLUMNS, ago, print_table, print_verdict, write_csv, write_json
-from chatd.ids import ConversationId, Namespace
-from chatd.server.report_views import report_of, verdict_of
-from chatd.store.records import Finding, ReportTotal, SessionRow, SessionsReport, VerifyReport
+from chatd.cli.report_view import Heading, ago, print_table, print_verdict, span
+from chatd.server.report_views import verdict_of
+from chatd.server.usage_views import usage_of
+from chatd.store.prices import PriceBook
+from chatd.store.records import Finding, VerifyReport
+from chatd.store.usage import By, Scope, UsageReport, UsageRow
+from tests.cli.usage_rows import session, total
 
 NOW = 1_700_000_060 + 5 * 60
 
 
-def session(title: str, disk_hit: int = 0, session_id: str = "3fa2b1c0" * 4) -> SessionRow:
-    return SessionRow(
-        session_id=ConversationId(session_id),
-        namespace=Namespace("local"),
-        title=title,
-        currency="CNY",
-        turns=3,
-        prompt_tokens=1200 + disk_hit,
-        gpu_hit=900,
-        disk_hit=disk_hit,
-        computed=300,
-        output_tokens=64,
-        cost_nano=518_000,
-        without_cache_nano=1_328_000,
-        first_at=1_700_000_000_000_000,
-        last_at=1_700_000_060_000_000,
-    )
-
-
-def total(disk_hit: int = 0) -> ReportTotal:
-    return ReportTotal("CNY", 1, 3, 1200 + disk_hit, 900, disk_hit, 300, 64, 518_000, 1_328_000)
-
-
-def table(report: SessionsReport, width: int = 110) -> str:
+def table(
+    *rows: UsageRow,
+    totals: tuple[UsageRow, ...] | None = None,
+    width: int = 130,
+    by: By = By.SESSION,
+    following: str | None = None,
+    heading: Heading | None = None,
+) -> str:
     console = Console(file=(out := io.StringIO()), width=width)
-    print_table(report_of(report), console, NOW)
+    report = UsageReport(by, rows, (total(),) if totals is None else totals, following)
+    print_table(usage_of(report), console, NOW, heading)
     return out.getvalue()
 
 
 def test_a_table_shows_each_session_and_the_total() -> None:
-    lines = table(SessionsReport((session("Bread"),), (total(),))).splitlines()
-    figures = ["3", "1,200", "900", "300", "64", "75", "%", "0.000518", "0.001328"]
+    lines = table(session("Bread")).splitlines()
+    counts = ["3", "1,200", "900", "300", "64", "75", "%"]
+    times = ["47", "ms", "1.5", "s", "38", "s"]
+    figures = [*counts, *times, "0.000518", "0.001328"]
     assert next(line for line in lines if "Bread" in line).split() == ["Bread", *figures]
-    assert next(line for line in lines if "total (1)" in line).split() == ["total", "(1)", *figures]
+    assert next(line for line in lines if "total" in line).split() == ["total", "(1", "session)", *figures]
 
 
 def test_sessions_with_one_title_are_told_apart() -> None:
     """By as much of their ids as that takes, and by when they were used last."""
     ids = ["3fa2b1c0" + "00" * 12, "3fa2b1c0" + "0f" * 12, "7" * 32]
-    rows = tuple(session("Hello", session_id=one) for one in ids)
-    lines = [line.strip() for line in table(SessionsReport(rows, (total(),))).splitlines()]
+    lines = [line.strip() for line in table(*(session("Hello", one) for one in ids)).splitlines()]
     assert [line for line in lines if "ago" in line] == [
         "3fa2b1c000 · 5 min ago",
         "3fa2b1c00f · 5 min ago",
         "7777777777 · 5 min ago",
     ]
+
+
+def test_a_branch_says_of_which_session_it_is() -> None:
+    first, other = session("Hello"), session("Hello")
+    first = dataclasses.replace(first, labels={**first.labels, "branch_id": first.labels["session_id"]})
+    other = dataclasses.replace(other, labels={**other.labels, "branch_id": "b" * 32})
+    shown = table(first, other, by=By.BRANCH, width=160)
+    assert "3fa2b1c0 · 5 min ago" in shown
+    assert "3fa2b1c0 · branch bbbbbbbb · 5 min ago" in shown
 
 
 @pytest.mark.parametrize(
@@ -83,66 +79,89 @@ def test_how_long_ago(seconds: int, words: str) -> None:
     assert ago(NOW - seconds, NOW) == words
 
 
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0"),
+        (0.0471, "47 ms"),
+        (1.52, "1.5 s"),
+        (38.2, "38 s"),
+        (720, "12 min"),
+        (18_720, "5.2 h"),
+        (1e6, "11.6 d"),
+    ],
+)
+def test_how_long(seconds: float, words: str) -> None:
+    assert span(seconds) == words
+
+
 def test_a_narrow_terminal_keeps_titles_readable() -> None:
-    shown = {w: table(SessionsReport((session("Why is the sky blue?"),), (total(),)), w) for w in (80, 120)}
+    shown = {width: table(session("Why is the sky blue?"), width=width) for width in (80, 140)}
     for text in shown.values():
         assert "Why is the sky blue?" in text
         assert "3fa2b1c0 · 5 min ago" in text
     assert "computed" not in shown[80]
-    assert "computed" in shown[120]
+    assert "computed" in shown[140]
 
 
 def test_disk_hits_have_a_column_once_there_are_any() -> None:
-    assert "disk" not in table(SessionsReport((session("Bread"),), (total(),)))
-    assert "disk" in table(SessionsReport((session("Bread", 48),), (total(48),)))
+    assert "disk" not in table(session("Bread"))
+    some = dataclasses.replace(total(), disk_hit=48)
+    assert "disk" in table(session("Bread"), totals=(some,))
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_figures_are_never_cut(width: int) -> None:
-    shown = table(SessionsReport((session("A very long title " * 9),), (total(),)), width)
+    shown = table(session("A very long title " * 9), width=width)
     assert "0.000518" in shown
-    assert "1,200" in shown
     assert "A very lo" in shown
+
+
+def test_no_price_is_not_zero() -> None:
+    unpriced = dataclasses.replace(session("Bread"), cost_nano=None, without_cache_nano=None, unpriced=3)
+    free = dataclasses.replace(session("Milk"), cost_nano=0, without_cache_nano=0)
+    lines = table(unpriced, free, totals=(dataclasses.replace(total(), unpriced=3),)).splitlines()
+    assert next(line for line in lines if "Bread" in line).split()[-2:] == ["n/a", "n/a"]
+    assert next(line for line in lines if "Milk" in line).split()[-2:] == ["0.000000", "0.000000"]
+    assert lines[-1] == "3 turns of models without a price: in no sum of money."
 
 
 def test_two_currencies_never_share_a_sum() -> None:
     euro = dataclasses.replace(session("Brot"), currency="EUR", cost_nano=7_000)
-    report = SessionsReport((session("Bread"), euro), (total(), dataclasses.replace(total(), currency="EUR")))
-    shown = table(report)
+    totals = (total(), dataclasses.replace(total(), currency="EUR"))
+    shown = table(session("Bread"), euro, totals=totals)
     assert "0.000007 EUR" in shown
     assert shown.count("0.000518 CNY") == 2
 
 
 def test_a_title_steers_neither_the_terminal_nor_the_markup() -> None:
-    shown = table(SessionsReport((session("[red]x[/red]\x1b]0;owned\x07"),), (total(),)))
+    shown = table(session("[red]x[/red]\x1b]0;owned\x07"))
     assert "\x1b" not in shown
     assert "[red]x[/red]" in shown
 
 
 def test_it_fits_a_terminal_of_80_columns() -> None:
-    shown = table(SessionsReport((session("A very long title " * 9),), (total(),)), 80)
+    shown = table(session("A very long title " * 9), width=80)
     assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_nothing_yet_says_what_to_do() -> None:
-    assert "chatd chat" in table(SessionsReport((), ()))
+    assert "chatd chat" in table(totals=())
 
 
-def test_csv_has_every_field_and_runs_no_formulas() -> None:
-    write_csv(report_of(SessionsReport((session("=1+1, x"),), (total(),))), out := io.StringIO())
-    head, row = csv.reader(io.StringIO(out.getvalue()))
-    assert tuple(head) == COLUMNS
-    named = dict(zip(head, row, strict=True))
-    assert named["title"] == "'=1+1, x"
-    assert (named["cost_nano"], named["hit_rate"]) == ("518000", "0.75")
-    assert named["last_at"] == "2023-11-14T22:14:20.000000Z"
+def test_what_is_not_all_says_so() -> None:
+    assert "There are more sessions" in table(session("Bread"), following="1~a")
+    day = dataclasses.replace(session(""), labels={"day": "2026-11-29"})
+    assert "There are more days" in table(day, by=By.DAY, following="1")
 
 
-def test_json_is_the_report_itself() -> None:
-    report = report_of(SessionsReport((session("面包"),), (total(),)))
-    write_json(report, out := io.StringIO())
-    assert json.loads(out.getvalue()) == report
-    assert report["totals"][0]["saved_nano"] == 810_000
+def test_a_view_of_prices_says_that_it_is_one() -> None:
+    book = PriceBook(version="theirs", currency="USD", valid_from="2025-09-29", note="Rules of theirs.")
+    shown = table(session("Bread"), heading=Heading(book, True, Scope(first_day=20_758, last_day=20_787)))
+    assert "At the prices of theirs (USD, as of 2025-09-29)." in shown
+    assert "Rules of theirs. Prices change" in shown
+    assert "Nothing of this was billed." in shown
+    assert "Turns asked from 2026-11-01 to 2026-11-30 (UTC)." in shown
 
 
 def test_verdicts() -> None:

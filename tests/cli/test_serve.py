@@ -45,8 +45,8 @@ async def test_from_nothing_to_a_verified_bill(data_dir: Path, model_path: Path)
         assert (code, out.startswith("The ledger is right")) == (0, True)
         assert await server.end() == 0
     assert read_address(data_dir) is None
-    assert live["sessions"][0]["title"] == QUESTION
-    assert live["sessions"][0]["turns"] == 2
+    assert live["rows"][0]["title"] == QUESTION
+    assert live["rows"][0]["turns"] == 2
     code, out, err = await piped(["report", "--json", *folder])
     assert (code, json.loads(out), err) == (0, live, "")
     code, out, _ = await piped(["report", "--verify", "--json", *folder])

@@ -3,6 +3,7 @@
 import random
 import sqlite3
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -45,6 +46,16 @@ async def some_turns(store: Store, scribe: Scribe, ns: Namespace, count: int, di
             scribe.say(rid, "x" * dice.randrange(50))
         scribe.end(rid, dice.choice(list(STATUS)))
         await scribe.flush()
+
+
+def some_turns_of(count: int) -> Callable[[Store, Scribe], Awaitable[None]]:
+    """So many turns in each of two namespaces."""
+
+    async def write(store: Store, scribe: Scribe) -> None:
+        for ns in (NS, OTHER):
+            await some_turns(store, scribe, ns, count, random.Random(5))
+
+    return write
 
 
 def as_tuple(row: SessionRow) -> tuple[object, ...]:

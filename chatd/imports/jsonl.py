@@ -1,0 +1,138 @@
+"""chatd's own files of conversations: JSON lines.
+
+    {"format": "chatd-conversations", "version": 1, "made_at": "2026-11-29T14:20:05.123456Z"}
+    {"id": ..., "namespace": ..., "title": ..., "created_at": ..., "updated_at": ..., "tip_id": ...,
+     "messages": [{"id", "parent_id", "role", "text", "token_ids", "status", "created_at"}, ...]}
+
+One conversation a line, each with its whole tree, parents before children. Times are RFC 3339, UTC.
+``token_ids`` are those that the model saw, for exactly the model they came from; null where they are not
+known. What conversations cost is not in here.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import TextIO
+
+import msgspec
+from msgspec import Struct
+
+from chatd.ids import ConversationId, MessageId, Namespace
+from chatd.imports.errors import WrongFile
+from chatd.store.archive import Archived, ArchivedMessage
+from chatd.store.records import MessageStatus, micros, rfc3339
+
+FORMAT = "chatd-conversations"
+VERSION = 1
+
+
+class Head(Struct, frozen=True, forbid_unknown_fields=True):
+    format: str
+    version: int
+    made_at: str
+
+
+class MessageLine(Struct, frozen=True, forbid_unknown_fields=True):
+    id: str
+    parent_id: str | None
+    role: str
+    text: str
+    token_ids: list[int] | None
+    status: MessageStatus
+    created_at: datetime
+
+
+class ConversationLine(Struct, frozen=True, forbid_unknown_fields=True):
+    id: str
+    namespace: str
+    title: str
+    created_at: datetime
+    updated_at: datetime
+    tip_id: str | None
+    messages: list[MessageLine]
+
+
+def write_jsonl(found: Iterable[Archived], out: TextIO, *, now: float) -> int:
+    """How many conversations were written."""
+    head = {"format": FORMAT, "version": VERSION, "made_at": rfc3339(micros(now))}
+    out.write(msgspec.json.encode(head).decode() + "\n")
+    count = 0
+    for one in found:
+        out.write(msgspec.json.encode(_line(one)).decode() + "\n")
+        count += 1
+    return count
+
+
+def _line(one: Archived) -> dict[str, object]:
+    return {
+        "id": one.id,
+        "namespace": one.namespace,
+        "title": one.title,
+        "created_at": rfc3339(one.created_at),
+        "updated_at": rfc3339(one.updated_at),
+        "tip_id": one.tip_id,
+        "messages": [
+            {
+                "id": message.id,
+                "parent_id": message.parent_id,
+                "role": message.role,
+                "text": message.text,
+                "token_ids": message.token_ids,
+                "status": message.status,
+                "created_at": rfc3339(message.created_at),
+            }
+            for message in one.messages
+        ],
+    }
+
+
+def is_jsonl(first_line: bytes) -> bool:
+    return first_line.lstrip().startswith(b'{"format"')
+
+
+def read_jsonl(lines: Iterable[bytes]) -> Iterator[Archived]:
+    """`WrongFile` names the line that is wrong."""
+    number = 0
+    try:
+        for number, line in enumerate(lines, 1):
+            if number == 1:
+                _check_head(msgspec.json.decode(line, type=Head))
+            elif line.strip():
+                yield _archived(msgspec.json.decode(line, type=ConversationLine))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WrongFile(f"line {number} is wrong: {error}") from None
+
+
+def _check_head(head: Head) -> None:
+    if head.format != FORMAT:
+        raise WrongFile(f"its format is {head.format}, not {FORMAT}")
+    if head.version != VERSION:
+        raise WrongFile(
+            f"it is of version {head.version}, and this chatd reads version {VERSION}: upgrade chatd"
+        )
+
+
+def _archived(line: ConversationLine) -> Archived:
+    return Archived(
+        id=ConversationId(line.id),
+        namespace=Namespace(line.namespace),
+        title=line.title,
+        created_at=_at(line.created_at),
+        updated_at=_at(line.updated_at),
+        tip_id=None if line.tip_id is None else MessageId(line.tip_id),
+        messages=tuple(
+            ArchivedMessage(
+                id=MessageId(message.id),
+                parent_id=None if message.parent_id is None else MessageId(message.parent_id),
+                role=message.role,
+                text=message.text,
+                token_ids=None if message.token_ids is None else tuple(message.token_ids),
+                status=message.status,
+                created_at=_at(message.created_at),
+            )
+            for message in line.messages
+        ),
+    )
+
+
+def _at(moment: datetime) -> int:
+    return round(moment.timestamp() * 1_000_000)

@@ -1,0 +1,61 @@
+"""The exports of llama.cpp's web page: a conversation with its messages, or a list of these.
+
+    {"conv": {"id", "name", "lastModified", "currNode"},
+     "messages": [{"id", "convId", "type": "root"|"text", "role", "content", "timestamp", "parent",
+                   "children"}]}
+
+Its first page wrote ``{"id", "lastModified", "messages": [{"id", "role", "content"}]}``, without branches.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from chatd.imports.reading import may, moment, want
+from chatd.imports.trees import Node, Source
+
+
+def is_llama_cpp(value: object) -> bool:
+    if not isinstance(value, Mapping) or not isinstance(value.get("messages"), list):
+        return False
+    return isinstance(value.get("conv"), Mapping) or "lastModified" in value
+
+
+def read_llama_cpp(value: Mapping[str, Any], where: str, now: int) -> Source:
+    """`WrongFile` says what is wrong and where."""
+    conv = value if value.get("conv") is None else want(value, "conv", dict, where)
+    messages = want(value, "messages", list, where)
+    has_tree = any(isinstance(message, Mapping) and message.get("children") for message in messages)
+    nodes: list[Node] = []
+    for number, message in enumerate(messages, 1):
+        place = f"{where}, message {number}"
+        message = want({"message": message}, "message", dict, place)
+        before = nodes[-1].id if nodes else None
+        nodes.append(_node(message, None if has_tree else before, has_tree, place))
+    updated_at = moment(conv, "lastModified") or now
+    times = [node.created_at for node in nodes if node.created_at is not None]
+    own_id = want(conv, "id", str, where)
+    return Source(
+        tool="llama.cpp",
+        id=own_id,
+        title=may(conv, "name", str, where) or "",
+        created_at=min(times, default=updated_at),
+        updated_at=updated_at,
+        current=_key(conv.get("currNode")),
+        nodes=nodes,
+    )
+
+
+def _node(message: Mapping[str, Any], before: str | None, has_tree: bool, where: str) -> Node:
+    key = _key(message.get("id")) or want(message, "id", str, where)
+    parent_id = _key(message.get("parent")) if has_tree else before
+    if message.get("type") == "root":
+        return Node(key, parent_id, "", "")
+    role = want(message, "role", str, where)
+    text = may(message, "content", str, where) or ""
+    return Node(key, parent_id, role, text, moment(message, "timestamp"))
+
+
+def _key(value: object) -> str | None:
+    """Ids were numbers once."""
+    is_id = isinstance(value, str | int) and not isinstance(value, bool) and value not in ("", -1)
+    return str(value) if is_id else None

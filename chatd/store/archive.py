@@ -1,0 +1,212 @@
+"""Conversations taken out whole and put in whole. The ledger stays where it is: it is this folder's.
+
+What is put in was checked before (`Archived.check`), and goes in in one transaction or not at all.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, select
+
+from chatd.errors import NotFound
+from chatd.ids import ConversationId, MessageId, Namespace
+from chatd.store.answers import stored_text
+from chatd.store.conversations import MAX_TITLE_LEN
+from chatd.store.records import ROOT_KEY, MessageStatus, chain_key
+from chatd.store.schema import conversations, messages, pack_ids, responses, unpack_ids
+
+ROLES = ("system", "user", "assistant")
+_STEP = 500
+
+
+class WrongArchive(ValueError):
+    """What cannot be right about a conversation that is to be stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedMessage:
+    """``token_ids`` None: not known, the text is encoded when the conversation goes on."""
+
+    id: MessageId
+    parent_id: MessageId | None
+    role: str
+    text: str
+    token_ids: tuple[int, ...] | None
+    status: MessageStatus
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """A conversation with its whole tree, parents before children. Times are Unix microseconds."""
+
+    id: ConversationId
+    namespace: Namespace
+    title: str
+    created_at: int
+    updated_at: int
+    tip_id: MessageId | None
+    messages: tuple[ArchivedMessage, ...]
+
+    def check(self) -> None:
+        """WrongArchive if the database would not take it, or would be wrong with it."""
+        known: set[str] = set()
+        for message in self.messages:
+            _check(message, known)
+            known.add(message.id)
+        if len(self.title) > MAX_TITLE_LEN:
+            raise WrongArchive(f"its title is longer than {MAX_TITLE_LEN} characters")
+        if self.messages and self.tip_id not in known:
+            raise WrongArchive("its tip is not one of its messages")
+        if not self.messages and self.tip_id is not None:
+            raise WrongArchive("it has a tip and no messages")
+
+
+def _check(message: ArchivedMessage, known: set[str]) -> None:
+    if message.id in known:
+        raise WrongArchive(f"message {message.id} is there twice")
+    if message.parent_id is not None and message.parent_id not in known:
+        raise WrongArchive(f"the parent of message {message.id} does not come before it")
+    if message.role not in ROLES:
+        raise WrongArchive(f"message {message.id} has the role {message.role}; there are: {', '.join(ROLES)}")
+    if message.status is MessageStatus.STREAMING:
+        raise WrongArchive(f"message {message.id} is still being written")
+    if message.role != "assistant" and message.status is not MessageStatus.COMPLETED:
+        raise WrongArchive(f"message {message.id} is {message.status}, which only an answer can be")
+    try:
+        message.text.encode()
+        pack_ids(message.token_ids or ())
+    except UnicodeEncodeError:
+        raise WrongArchive(f"message {message.id} has text with half a character") from None
+    except (OverflowError, TypeError):
+        raise WrongArchive(f"message {message.id} has token ids that cannot be") from None
+
+
+def archived(conn: Connection, ids: Sequence[ConversationId] | None = None) -> Iterator[Archived]:
+    """The conversations of ``ids``, or all that are listed, the oldest first.
+
+    An answer that is being written is taken with what is stored of it, as incomplete.
+    """
+    query = select(conversations).order_by(conversations.c.seq)
+    query = (
+        query.where(conversations.c.hidden == 0) if ids is None else query.where(conversations.c.id.in_(ids))
+    )
+    for row in conn.execute(query).all():
+        stored = select(messages).where(messages.c.conversation_id == row.id).order_by(messages.c.seq)
+        found = tuple(
+            _running(conn, one) if one.status == MessageStatus.STREAMING else _message(one)
+            for one in conn.execute(stored).all()
+        )
+        yield Archived(
+            id=ConversationId(row.id),
+            namespace=Namespace(row.namespace),
+            title=row.title,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            tip_id=row.tip_id,
+            messages=found,
+        )
+
+
+def check_known(conn: Connection, ids: Sequence[ConversationId]) -> None:
+    """NotFound if one of the conversations is not here."""
+    if unknown := set(ids) - _there(conn, conversations.c.id, ids):
+        raise NotFound(f"There is no conversation {min(unknown)}.")
+
+
+def _message(row: Row[Any]) -> ArchivedMessage:
+    return ArchivedMessage(
+        id=MessageId(row.id),
+        parent_id=row.parent_id,
+        role=row.role,
+        text=row.text,
+        token_ids=None if row.token_ids is None else unpack_ids(row.token_ids),
+        status=MessageStatus(row.status),
+        created_at=row.created_at,
+    )
+
+
+def _running(conn: Connection, row: Row[Any]) -> ArchivedMessage:
+    writes = select(responses.c.seq).where(responses.c.message_id == row.id, responses.c.status == "open")
+    seq = conn.execute(writes).scalar_one_or_none()
+    more = "" if seq is None else stored_text(conn, seq)
+    return ArchivedMessage(
+        id=MessageId(row.id),
+        parent_id=row.parent_id,
+        role=row.role,
+        text=row.text + more,
+        token_ids=None,
+        status=MessageStatus.INCOMPLETE,
+        created_at=row.created_at,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """How many conversations were stored, and how many were there already."""
+
+    added: int
+    known: int
+    messages: int
+
+
+def store_archived(conn: Connection, wanted: Sequence[Archived]) -> Stored:
+    """Stores those whose id is not known yet. WrongArchive, and nothing stored, for one that cannot be."""
+    there = _there(conn, conversations.c.id, [one.id for one in wanted])
+    fresh = [one for one in wanted if one.id not in there]
+    if len({one.id for one in fresh}) < len(fresh):
+        raise WrongArchive("a conversation is there twice")
+    ids = [message.id for one in fresh for message in one.messages]
+    if len(set(ids)) < len(ids):
+        raise WrongArchive("two conversations have a message of the same id")
+    if taken := _there(conn, messages.c.id, ids):
+        raise WrongArchive(f"message {min(taken)} is stored already, in another conversation")
+    for one in fresh:
+        one.check()
+        _store(conn, one)
+    return Stored(len(fresh), len(wanted) - len(fresh), len(ids))
+
+
+def _there(conn: Connection, column: ColumnElement[str], ids: Sequence[str]) -> set[str]:
+    """Which of ``ids`` the column has."""
+    found: set[str] = set()
+    for start in range(0, len(ids), _STEP):
+        found.update(conn.execute(select(column).where(column.in_(ids[start : start + _STEP]))).scalars())
+    return found
+
+
+def _store(conn: Connection, one: Archived) -> None:
+    row = {
+        "id": one.id,
+        "namespace": one.namespace,
+        "title": one.title,
+        "hidden": 0,
+        "tip_id": one.tip_id,
+        "created_at": one.created_at,
+        "updated_at": one.updated_at,
+        "expires_at": None,
+    }
+    conn.execute(conversations.insert(), [row])
+    keys: dict[str | None, bytes] = {None: ROOT_KEY}
+    rows = []
+    for message in one.messages:
+        key = chain_key(one.namespace, keys[message.parent_id], message.role, message.text)
+        keys[message.id] = key
+        rows.append(_row(one.id, message, key))
+    if rows:
+        conn.execute(messages.insert(), rows)
+
+
+def _row(conversation_id: ConversationId, message: ArchivedMessage, key: bytes) -> dict[str, object]:
+    return {
+        "id": message.id,
+        "conversation_id": conversation_id,
+        "parent_id": message.parent_id,
+        "role": message.role,
+        "text": message.text,
+        "token_ids": None if message.token_ids is None else pack_ids(message.token_ids),
+        "status": message.status,
+        "chain_key": key,
+        "created_at": message.created_at,
+    }
