@@ -33,7 +33,7 @@ class Req:
     """One request. It is waiting while ``lease`` is None, restoring while it has a ``restore``, else running.
 
     ``ids[:kv_len]`` have KV in ``lease.pages``, by the steps that were committed. Steps that still fly will
-    make it ``planned_len`` and bring ``pending`` more ids. A running request always has at least one id
+    make it ``planned_len`` and bring ``pending`` more ids. ``visible`` generated ids are wholly shown. A running request always has at least one id
     without KV: the last sampled id gets its KV in the next step.
     """
 
@@ -56,6 +56,7 @@ class Req:
     outcome: TierOutcome | None = None
     admitted: bool = False
     seq: int = 0
+    visible: int = 0
     position: int = 0
     preemptions: int = 0
     recomputed: int = 0

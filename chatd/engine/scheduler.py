@@ -35,7 +35,7 @@ from chatd.engine.messages import EngineState, FinishReason, Held, Progress, Ste
 from chatd.engine.outbox import Outbox
 from chatd.engine.plan import BAD_ROW, StepPlan, StepRow
 from chatd.engine.queues import Queues, arrival
-from chatd.engine.request import Answer, Req, common_prefix_len
+from chatd.engine.request import Answer, Req
 from chatd.errors import BadLogits, ChatdError
 from chatd.ids import Rid
 
@@ -273,9 +273,11 @@ class Scheduler:
         grew = kv_len // page_size > req.kv_len // page_size
         req.kv_len = kv_len
         if grew:
-            self.cache.insert(req.lease, req.ids, kv_len)
+            # What a stop string may still take back, no history would ever have.
+            sure_len = min(kv_len, req.prompt_len + req.visible) if req.submit.stop else kv_len
+            self.cache.insert(req.lease, req.ids, sure_len)
             if self.tiering.write_through:
-                self.tiering.spiller.want(req.rid, req.submit.namespace, pack(req.ids[:kv_len]))
+                self.tiering.spiller.want(req.rid, req.submit.namespace, pack(req.ids[:sure_len]))
 
     def _accept(self, req: Req, token_id: int) -> None:
         req.ids.append(token_id)
@@ -286,6 +288,7 @@ class Scheduler:
             self._finish(req, FinishReason.END)
             return
         text, ids, stopped = req.answer.push(token_id)
+        req.visible += len(ids)
         self._out.piece(req, text, ids)
         if stopped:
             self._finish(req, FinishReason.STOP)
@@ -299,6 +302,8 @@ class Scheduler:
         self.queues.remove(req)
         if reason is FinishReason.FAILED and req.lease is not None and req.restore is None:
             self._purge(req, req.lease)
+        if reason is FinishReason.STOP:
+            req.kv_len = min(req.kv_len, req.prompt_len + req.visible)
         self._let_lease_go(req)
         self._out.end(req, reason, error)
         self._keep(req, reason)
@@ -318,14 +323,9 @@ class Scheduler:
         self.cache.purge(lease)
 
     def _keep(self, req: Req, reason: FinishReason) -> None:
-        """A turn ended: its KV is worth a place on disk, but for what no history will ever have."""
-        kept_len = req.kv_len
-        if reason is FinishReason.STOP:
-            visible = list(req.answer.answer_ids())
-            kept_len = min(kept_len, req.prompt_len + common_prefix_len(req.ids[req.prompt_len :], visible))
-            self.cache.forget(pack(req.ids[: req.kv_len]), req.submit.namespace, kept_len)
+        """A turn ended: its KV is worth a place on disk."""
         if reason is not FinishReason.FAILED and req.admitted:
-            self.tiering.spiller.want(req.rid, req.submit.namespace, pack(req.ids[:kept_len]))
+            self.tiering.spiller.want(req.rid, req.submit.namespace, pack(req.ids[: req.kv_len]))
 
     def queue_s(self) -> float:
         """How long a request that came now would wait before its first chunk, roughly."""

@@ -30,7 +30,7 @@ from chatd.server import protocol as wire
 from chatd.server.allowance import Allowance
 from chatd.server.engine_calls import EngineCalls
 from chatd.server.service import ChatTurn
-from tests.support.chat_lab import ME, ChatLab, CommandT, chat_lab, until
+from tests.support.chat_lab import ME, ChatLab, CommandT, chat_lab, saying, until
 from tests.support.live_server import LiveServer, bare_server, live_lab
 
 pytestmark = pytest.mark.usefixtures("blocked_loop")
@@ -250,6 +250,37 @@ async def test_deleting_forgets_every_path(data_dir: Path) -> None:
         lab.hand.answer(CacheDone(forget.rid, 100, 1))
         while await lab.store.purges():  # noqa: ASYNC110 - a row in a file has no event
             await asyncio.sleep(0)
+
+
+async def what_is_left(lab: ChatLab) -> tuple[CachedPath, ...]:
+    """In memory, once all that was deleted is forgotten."""
+    while await lab.store.purges():  # noqa: ASYNC110 - a row in a file has no event
+        await asyncio.sleep(0)
+    return await lab.service.cache.listing(100)
+
+
+@pytest.mark.parametrize("stop", [None, " tw", "three f", "a b"])
+async def test_no_kv_is_left_of_a_deleted_answer(data_dir: Path, stop: str | None) -> None:
+    """Not of what followed a stop string either, which no history has."""
+    text = "one two three four five six seven eight nine ten"
+    async with chat_lab(data_dir, saying(text)) as lab:
+        params = {} if stop is None else {"stop": [stop]}
+        answer = await lab.ask(SENTENCE, params=params)
+        assert answer.text == text.partition(stop or "!")[0]
+        assert await lab.service.cache.listing(100)
+        await lab.service.delete(ME, answer.started.conversation_id)
+        assert await what_is_left(lab) == ()
+
+
+async def test_what_others_need_is_left(data_dir: Path) -> None:
+    async with chat_lab(data_dir, saying("one two three four five six seven eight nine ten")) as lab:
+        first = await lab.ask(SENTENCE)
+        second = await lab.ask("more", conversation_id=first.started.conversation_id)
+        await lab.ask("other", kind="edit", target_id=second.started.user_message_id)
+        await lab.ask("", kind="regenerate", target_id=second.started.message_id)
+        kept = await lab.ask(SENTENCE + "and more")
+        await lab.service.delete(ME, first.started.conversation_id)
+        assert sum(path.tokens for path in await what_is_left(lab)) == kept.record.kv_len
 
 
 async def test_what_could_not_be_forgotten_is_after_a_restart(data_dir: Path) -> None:
