@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from chatd.errors import SetupError
-from chatd.price_file import load_prices
-from chatd.store.prices import PriceBook
+from chatd.price_file import changed, find_book, load_book, load_prices, parse_changes, shipped_books
+from chatd.store.books import to_book, to_row
+from chatd.store.prices import PriceBook, Prices, Rules
 
 LINES = {
     "version": '"2026-12"',
@@ -35,8 +36,18 @@ def test_decimals_are_exact(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "wanted"),
     [
-        ({"computed": None}, "lacks computed"),
+        ({"computed": None}, "lacks computed; a server bills every token"),
+        ({"version": None}, "lacks version"),
         ({"cashback": "1"}, "does not know cashback"),
+        ({"output": "1"}, "both output and generated"),
+        ({"models": "3"}, "has models as a value"),
+        ({"storage": "-1"}, "storage has to be a number"),
+        ({"note": "3"}, "note has to be a text"),
+        ({"rules": "{ unit_len = 0 }"}, "unit_len has to be a whole number from 1"),
+        ({"rules": "{ unit_len = 1.5 }"}, "unit_len has to be a whole number"),
+        ({"rules": "{ least = 1 }"}, r"in \[rules\] does not know least"),
+        ({"models": "{ big = { computd = 1 } }"}, r'in \[models."big"\] does not know computd'),
+        ({"models": "{ big = { computed = -1 } }"}, r'in \[models."big"\] has a wrong value: computed'),
         ({"computed": '"1.0"'}, "computed has to be a number"),
         ({"computed": "-1"}, "computed has to be a number"),
         ({"computed": "nan"}, "computed has to be a number"),
@@ -54,3 +65,70 @@ def test_decimals_are_exact(tmp_path: Path) -> None:
 def test_mistakes_are_named(tmp_path: Path, changed: dict[str, str | None], wanted: str) -> None:
     with pytest.raises(SetupError, match=wanted):
         load_prices(book(tmp_path, **changed))
+
+
+WHOLE = """
+version = "x"
+currency = "EUR"
+valid_from = 2026-12-01
+computed = 1
+gpu_hit = 0.1
+disk_hit = 0.2
+output = 2
+write = 0.25
+storage = 0.01
+note = "Ours."
+
+[models."big one"]
+output = 6
+write = 0
+
+[rules]
+least_hit_len = 1024
+unit_len = 128
+"""
+
+
+def test_models_rules_and_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(WHOLE)
+    found = load_prices(path)
+    assert found.prices_of("any") == Prices(10**9, 10**8, 2 * 10**8, 2 * 10**9, 250_000_000)
+    assert found.prices_of("big one") == Prices(10**9, 10**8, 2 * 10**8, 6 * 10**9, 0)
+    assert (found.rules, found.storage, found.note) == (Rules(1024, 128), 10_000_000, "Ours.")
+    assert to_book(to_row(found)) == found, "what the database keeps is the whole book"
+
+
+def test_a_book_for_views_may_have_gaps_and_a_servers_may_not(tmp_path: Path) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(WHOLE.replace("gpu_hit = 0.1\n", ""))
+    assert load_book(path).prices_of("any").missing == ("gpu_hit",)
+    with pytest.raises(SetupError, match="lacks gpu_hit; a server"):
+        load_prices(path)
+
+
+def test_the_shipped_books_are_whole_and_dated() -> None:
+    assert set(shipped_books()) == {"anthropic-like", "deepseek-like", "gemini-like", "openai-like"}
+    for name, path in shipped_books().items():
+        found = load_prices(path)
+        assert find_book(name) == found
+        assert found.version.startswith(name)
+        assert found.note.startswith("Rules of ")
+        assert found.prices_of("").gpu_hit < found.prices_of("").computed  # type: ignore[operator]
+
+
+def test_changes_hold_for_every_model(tmp_path: Path) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(WHOLE)
+    found = changed(load_book(path), parse_changes(["output=9, disk_hit = 0", "unit_len=1"]))
+    for model in ("any", "big one"):
+        assert (found.prices_of(model).output, found.prices_of(model).disk_hit) == (9 * 10**9, 0)
+    assert found.rules == Rules(1024, 1)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "=", "output", "output=", "=3", "output=1,", "output=NaN", "unit_len=0.5"]
+)
+def test_changes_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not of the form|not a number|has to be"):
+        changed(PriceBook(), parse_changes([text]))

@@ -8,9 +8,12 @@ from contextlib import closing
 from pathlib import Path
 
 from chatd.ids import Namespace, ResponseId
+from chatd.price_file import find_book
 from chatd.store.prices import PriceBook
+from chatd.store.pricing import View
 from chatd.store.records import SessionRow
 from chatd.store.store import DATABASE_NAME, Store
+from chatd.store.usage import Asked, By, Scope, StorageUse
 from tests.store.scribe import NS, OTHER, STATUS, Scribe, asked, opened, said
 
 ODD = PriceBook(
@@ -138,3 +141,59 @@ async def test_a_limit_chooses_the_newest(data_dir: Path) -> None:
         some = await store.sessions_report(limit=2)
         assert [session.title for session in some.sessions] == ["q3", "q2"]
         assert (some.totals[0].sessions, some.totals[0].turns) == (4, 4)
+
+
+async def test_two_currencies_are_two_lines(data_dir: Path) -> None:
+    """A server whose prices changed: each turn keeps the currency it was billed in."""
+    for number, currency in enumerate(("CNY", "EUR")):
+        book = PriceBook(version=currency, currency=currency)
+        async with opened(data_dir, prices=book, prefix=currency) as store:
+            scribe = await Scribe.begin(store)
+            await scribe.answer(asked(f"r{number}", *said(("user", f"q{number}"))), "a")
+            await store.end_run()
+    async with opened(data_dir, prices=ODD, prefix="look") as store:
+        found = await store.usage_report(Asked(By.MODEL))
+        assert [(row.currency, row.turns) for row in found.rows] == [("CNY", 1), ("EUR", 1)]
+        assert [(total.currency, total.sessions) for total in found.totals] == [("CNY", 1), ("EUR", 1)]
+        view = View(book=find_book("deepseek-like"))
+        (row,) = (await store.usage_report(Asked(By.MODEL, view=view))).rows
+        assert (row.currency, row.turns) == ("CNY", 2)
+
+
+async def test_open_turns_are_in_every_report(data_dir: Path) -> None:
+    async with opened(data_dir) as store:
+        scribe = await Scribe.begin(store)
+        begun = await scribe.ask(asked("r1", *said(("user", "q")), prompt_len=100))
+        scribe.admit(begun.response.id, gpu_hit=64)
+        scribe.say(begun.response.id, "x" * 7)
+        await scribe.flush()
+        for by in By:
+            found = await store.usage_report(Asked(by))
+            (row,) = found.rows
+            assert (row.turns, row.gpu_hit, row.output_tokens) == (1, 64, 7)
+            assert row.cost_nano == 6_400 + 36_000 + 14_000
+            assert found.totals[0].cost_nano == row.cost_nano
+            assert found.totals[0].sessions == 1
+            (again,) = (await store.usage_report(Asked(by, view=View(book=find_book("openai-like"))))).rows
+            assert again.cost_nano == 125_000 + 70_000
+
+
+async def test_storage_is_metered_by_the_day(data_dir: Path) -> None:
+    gib_hour = 2**30 * 3600
+    book = PriceBook(version="stored", storage=20_000_000)
+    async with opened(data_dir, prices=book) as store:
+        for _ in range(3):
+            await store.add_storage(
+                [StorageUse(NS, "disk", gib_hour // 2), StorageUse(OTHER, "pinned", gib_hour)]
+            )
+        rows = await store.storage_report(Scope())
+        assert [(row.namespace, row.tier, row.byte_seconds, row.cost_nano) for row in rows] == [
+            (NS, "disk", 3 * gib_hour // 2, 30_000_000),
+            (OTHER, "pinned", 3 * gib_hour, 60_000_000),
+        ]
+        assert len(await store.storage_report(Scope(namespace=NS))) == 1
+        assert await store.storage_report(Scope(last_day=1)) == ()
+    async with opened(data_dir, prefix="later") as store:
+        await store.add_storage([StorageUse(NS, "disk", 1)])
+        rows = await store.storage_report(Scope(namespace=NS))
+        assert [row.cost_nano for row in rows] == [None, 30_000_000], "no price is not a price of 0"

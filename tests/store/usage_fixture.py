@@ -1,0 +1,69 @@
+"""Turns of every kind: all endings, each cold, with a hit, with a hit on disk, and preempted."""
+
+import itertools
+import random
+from dataclasses import replace
+
+from chatd.ids import ConversationId, Namespace, ResponseId
+from chatd.store.records import EndedRow, NewResponse, Timings
+from chatd.store.store import Store
+from tests.store.scribe import NS, OTHER, STATUS, Scribe, asked, said
+
+KINDS = ("cold", "hit", "disk hit", "preempted")
+
+
+async def many_turns(store: Store, count: int, dice: random.Random) -> None:
+    """``count`` turns over both namespaces and a few sessions, models and keys."""
+    scribe = await Scribe.begin(store)
+    homes = {
+        ns: [(await store.create_conversation(ns, f"{ns} {n}")).id for n in range(4)] for ns in (NS, OTHER)
+    }
+    kinds = itertools.cycle(itertools.product(STATUS, KINDS))
+    for n in range(count):
+        reason, kind = next(kinds)
+        ns = dice.choice((NS, OTHER))
+        await _turn(scribe, ns, homes[ns], n, reason, kind, dice)
+    await store.end_run()
+
+
+async def _turn(
+    scribe: Scribe,
+    ns: Namespace,
+    homes: list[ConversationId],
+    n: int,
+    reason: str,
+    kind: str,
+    dice: random.Random,
+) -> None:
+    rid, prompt_len = ResponseId(f"{n}-{kind}-{reason}"), dice.randrange(2, 3000)
+    new = asked(
+        rid,
+        *said(("user", rid), ns=ns),
+        ns=ns,
+        conversation_id=dice.choice(homes),
+        prompt_len=prompt_len,
+    )
+    await scribe.ask(_with_model(new, dice))
+    hit = 0 if kind == "cold" else dice.randrange(1, prompt_len)
+    disk = dice.randrange(hit + 1) if kind == "disk hit" else 0
+    never_ran = reason == "cancelled" and dice.random() < 0.3
+    if not never_ran:
+        scribe.admit(rid, gpu_hit=hit - disk, disk_hit=disk)
+        scribe.say(rid, "x" * dice.randrange(1, 60))
+    scribe.end(rid, reason, preemptions=3 if kind == "preempted" else 0)
+    scribe._ended[-1] = _timed(scribe._ended[-1], prompt_len - hit, never_ran, dice)
+    await scribe.flush()
+
+
+def _with_model(new: NewResponse, dice: random.Random) -> NewResponse:
+    return replace(new, model=dice.choice(("small", "large")), key_id=dice.choice(("", "k1")))
+
+
+def _timed(row: EndedRow, computed: int, never_ran: bool, dice: random.Random) -> EndedRow:
+    queue = dice.expovariate(1 / 8)
+    if never_ran:
+        return replace(row, timings=Timings(queue_ms=queue, total_ms=queue))
+    ttft = queue + 12 + 0.6 * computed
+    tpot = dice.uniform(12, 40) if row.generated > 1 else None
+    total = ttft + row.generated * 25
+    return replace(row, timings=Timings(queue, ttft, tpot, 40.0, total), recomputed=dice.randrange(200))
