@@ -1,5 +1,6 @@
 """Stored answers computed again: what is the same, what rounding explains, what is wrong, what is refused."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from chatd.model.weights import Weights
 from chatd.store.records import ReplayTurn
 from chatd.store.store import Store
 from chatd_kernels import load_backend
+from tests.cli.servers import ChatdProcess
+from tests.cli.terminals import piped
 from tests.store.scribe import NS, Scribe, asked, ids_of, opened, said
 from tests.support.driving import Driver, weights_of
 from tests.support.tiny_models import write_folder
@@ -164,3 +167,27 @@ async def test_a_mismatch_is_refused(
         bad = replace(good, response=replace(good.response, model=model, formats=formats))
         with pytest.raises(SetupError, match=named):
             open_replayer(settings, [good, bad], lambda share, what: None)
+
+
+@pytest.mark.full
+@pytest.mark.model
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("form", ["fp32", "bf16"])
+async def test_a_real_chat_computed_again(data_dir: Path, model_path: Path, form: str) -> None:
+    """Turns that hit memory, turns that came back from disk, greedy ones and drawn ones."""
+    folder = ["--data-dir", str(data_dir)]
+    for _ in range(2):
+        async with ChatdProcess(data_dir, model_path, "--weights", form) as server:
+            await server.until("ready")
+            for options in (["--temperature", "0"], ["--temperature", "1"], ["--last"]):
+                asked = ["chat", *folder, "--max-tokens", "60", *options]
+                assert (await piped(asked, "Tell me a long story about the sea. "))[0] == 0
+            assert await server.end() == 0
+    replay = ["cache", "verify", "--replay", "6", "--json", "--model", str(model_path), "--weights", form]
+    code, out, err = await piped([*replay, *folder])
+    assert code == 0, out + err
+    replayed = json.loads(out)["replay"]
+    assert (replayed["turns"], replayed["exact"]) == (6, form == "fp32")
+    assert replayed["tokens"] > 200
+    if replayed["exact"]:
+        assert replayed["differing"] == []
