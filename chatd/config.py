@@ -144,6 +144,14 @@ class Settings:
     allow_public: Annotated[
         bool, Switch(), "Listen beyond this machine although there are no accounts yet"
     ] = False
+    log_level: Annotated[
+        str,
+        Choice(("debug", "info", "warning", "error")),
+        "What goes into the log: from `info` on each API request and answer, from `debug` on the page's too",
+    ] = "info"
+    metrics_compat: Annotated[
+        str, Choice(("off", "vllm")), "Also export the metrics' names that dashboards for vLLM read"
+    ] = "off"
     data_dir: Annotated[Path, PathTo("FOLDER"), "Conversations, bills and the lock; one server at a time"] = (
         field(default_factory=default_data_dir)
     )

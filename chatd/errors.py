@@ -12,11 +12,13 @@ class ChatdError(Exception):
     """Base of every error that is shown to a user; by itself, a fault of the server.
 
     ``http_status`` is the status of an HTTP answer; ``param`` names the offending field, if one is.
+    ``retry_after_s``, if not 0, is how many seconds to wait before trying again.
     """
 
     code: ClassVar[str] = "internal_error"
     http_status: ClassVar[int] = 500
     retryable: ClassVar[bool] = False
+    retry_after_s: int = 0
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -116,6 +118,7 @@ class Overloaded(ChatdError):
     code = "overloaded"
     http_status = 503
     retryable = True
+    retry_after_s = 1
 
 
 class Draining(ChatdError):
@@ -124,6 +127,7 @@ class Draining(ChatdError):
     code = "draining"
     http_status = 503
     retryable = True
+    retry_after_s = 5
 
 
 class NotReady(ChatdError):
@@ -132,6 +136,7 @@ class NotReady(ChatdError):
     code = "not_ready"
     http_status = 503
     retryable = True
+    retry_after_s = 2
 
 
 class EngineFailure(ChatdError):

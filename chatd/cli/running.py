@@ -91,6 +91,7 @@ def _server_settings(settings: Settings) -> ServerSettings:
         allowed_hosts=settings.allowed_hosts,
         web_dir=page,
         drain_timeout_s=settings.drain_timeout,
+        metrics_compat=settings.metrics_compat,
     )
 
 

@@ -1,6 +1,7 @@
 """``chatd serve``: from settings to a running server, and to its orderly end."""
 
 import asyncio
+import logging
 import sys
 from pathlib import Path
 
@@ -22,7 +23,8 @@ def serve(config_file: Path | None, as_json: bool, **flags: object) -> int:
     Every option can also be set in the configuration file and, with CHATD_ in front, in the environment.
     """
     settings = settings_from(flags, config_file)
-    configure_logs(as_json=as_json or not sys.stderr.isatty())
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    configure_logs(as_json=as_json or not sys.stderr.isatty(), level=level)
     # torch takes a second to import: the other commands, and wrong settings, do without it.
     from chatd.cli.loading import check
     from chatd.cli.running import run

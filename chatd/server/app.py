@@ -24,6 +24,7 @@ from chatd.server import admin_api, health, metrics, native_api, openai_api, rep
 from chatd.server.guards import Addresses, Guard
 from chatd.server.http import error_response
 from chatd.server.page import page_routes
+from chatd.server.request_log import RequestLog
 from chatd.server.state import AppState, ServerSettings
 from chatd.server.transport import SocketProtocol
 from chatd.server.ws import serve_socket
@@ -42,7 +43,7 @@ to a process and to its group."""
 
 
 class Application(Starlette):
-    """Starlette with the guard around everything, its own error page included."""
+    """Starlette with the guard around everything, its own error page included, and the log around that."""
 
     def __init__(self, state: AppState, routes: list[BaseRoute]) -> None:
         super().__init__(
@@ -53,7 +54,9 @@ class Application(Starlette):
         self._addresses = Addresses(state.settings.host, state.settings.allowed_hosts)
 
     def build_middleware_stack(self) -> ASGIApp:
-        return Guard(super().build_middleware_stack(), self._addresses)
+        state: AppState = self.state.chatd
+        guarded = Guard(super().build_middleware_stack(), self._addresses)
+        return RequestLog(guarded, self.routes, state.http, state.new_id)
 
 
 def create_app(state: AppState) -> Starlette:

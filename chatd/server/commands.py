@@ -25,9 +25,12 @@ class CreateCommand:
     """One wish for an answer. ``params`` are as they came on the wire, unchecked.
 
     ``input`` goes under ``parent_id``, else under the tip of ``conversation_id``, else into a new
-    conversation. ``target_id`` is what an edit, a regenerate or a continue is about. ``messages`` is
-    a whole history as text (then nothing else names a place). ``grace_s`` is how long generation
-    goes on with nobody reading (None: the server's setting; 0: it ends with its last reader).
+    conversation. ``target_id`` is what an edit, a regenerate or a continue is about. ``messages`` go there
+    instead of ``input``; where nothing names a place they are a whole history as text. ``raw`` is a prompt
+    that no template shows, as text or as ids: then ``input`` is its text, and nothing names a place.
+
+    ``note`` is kept with the response, for as long as its conversation is there. ``grace_s`` is how long
+    generation goes on with nobody reading (None: the server's setting; 0: it ends with its last reader).
     """
 
     kind: Kind = "input"
@@ -38,6 +41,8 @@ class CreateCommand:
     target_id: MessageId | None = None
     params: Mapping[str, object] = field(default_factory=dict)
     messages: tuple[ChatTurn, ...] | None = None
+    raw: str | tuple[int, ...] | None = None
+    note: str = ""
     hidden: bool = False
     grace_s: float | None = None
 

@@ -25,7 +25,7 @@ from chatd.errors import NotFound
 from chatd.ids import ConversationId, Namespace, ResponseId
 from chatd.server.live import LiveResponse, News
 from chatd.store.errors import StoreFailure
-from chatd.store.records import Conversation, DeliveredRow, FlushBatch, RunCounters, RunId
+from chatd.store.records import Conversation, DeliveredRow, FlushBatch, ResponseRecord, RunCounters, RunId
 from chatd.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -66,9 +66,11 @@ def run_counters(counters: EngineCounters) -> RunCounters:
 
 
 class Flusher:
-    """``ended`` is called for each response once its ending was published."""
+    """``ended`` is called for each response, with what the store has of it, once its ending was published."""
 
-    def __init__(self, store: Store, pace: FlushPace, ended: Callable[[LiveResponse], None]) -> None:
+    def __init__(
+        self, store: Store, pace: FlushPace, ended: Callable[[LiveResponse, ResponseRecord], None]
+    ) -> None:
         self.counters = EngineCounters()
         """Of the last step that was applied."""
         self.healthy = True
@@ -145,7 +147,7 @@ class Flusher:
     async def _end(self, live: LiveResponse) -> None:
         record = await self._insist(lambda: self._store.response(live.namespace, live.id))
         live.publish_ending(record)
-        self._ended(live)
+        self._ended(live, record)
         if live.conversation_id is not None and self.listeners:
             await self._tell_listeners(live.namespace, live.conversation_id)
 

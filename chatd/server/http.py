@@ -25,7 +25,12 @@ def json_response(content: object, status: int = 200, headers: dict[str, str] | 
 
 def error_response(error: ChatdError) -> Response:
     """The native error shape: ``{"error": {code, message, retryable, param}}``."""
-    return json_response(error_of(error), error.http_status)
+    return json_response(error_of(error), error.http_status, retry_headers(error))
+
+
+def retry_headers(error: ChatdError) -> dict[str, str]:
+    """``Retry-After``, for an error that passes."""
+    return {"retry-after": str(error.retry_after_s)} if error.retry_after_s else {}
 
 
 async def read_body(request: Request, max_bytes: int = BODY_LIMITS.max_bytes) -> bytes:

@@ -74,21 +74,30 @@ class News:
 
 
 class _Watch:
-    """When things happened to one response, on a clock that only goes forward."""
+    """When things happened to one response, on a clock that only goes forward.
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    ``on_gap`` hears how many seconds lay between two tokens.
+    """
+
+    def __init__(self, now: Callable[[], float], on_gap: Callable[[float], None]) -> None:
         self._now = now
+        self._on_gap = on_gap
         self._opened = now()
         self._admitted: float | None = None
         self._first: float | None = None
         self._first_generated = 0
+        self._last = 0.0
 
     def admitted(self) -> None:
         self._admitted = self._now()
 
     def token(self, generated: int) -> None:
+        now = self._now()
         if self._first is None:
-            self._first, self._first_generated = self._now(), generated
+            self._first, self._first_generated = now, generated
+        else:
+            self._on_gap(now - self._last)
+        self._last = now
 
     def ended(self, generated: int) -> Timings:
         """TPOT is taken over the tokens after the first that was seen."""
@@ -111,7 +120,7 @@ class LiveResponse:
 
     ``grace_s`` is how long it goes on with nobody reading. ``clock`` gives Unix seconds, ``monotonic``
     seconds for durations. ``facts`` is what is known of its prompt. ``published_seq`` is the last piece
-    that is stored and was shown.
+    that is stored and was shown. ``request_id`` names the request that asked for it, in logs.
     """
 
     def __init__(
@@ -123,9 +132,12 @@ class LiveResponse:
         facts: PromptFacts,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
+        on_gap: Callable[[float], None],
+        request_id: str = "",
     ) -> None:
         self.id = response_id
         self.namespace = namespace
+        self.request_id = request_id
         self.grace_s = grace_s
         self.begun = False
         """Its row is open in the store."""
@@ -138,7 +150,7 @@ class LiveResponse:
         self.cancelled = False
         """A cancel was asked for (it may come before the engine has heard of the request)."""
         self._clock = clock
-        self._watch = _Watch(monotonic)
+        self._watch = _Watch(monotonic, on_gap)
         self._fresh = News(self)
         self._pieces: list[Piece] = []
         self._over = False

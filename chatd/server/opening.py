@@ -43,7 +43,9 @@ def check_command(namespace: Namespace, command: CreateCommand, backend: Backend
     """Raises InvalidParameter for a wrong value and for a message without text."""
     if command.messages is not None and not command.messages:
         raise InvalidParameter("messages is empty.", param="messages")
-    if command.messages is None and command.kind in ("input", "edit") and not command.input.strip():
+    if command.raw is not None:
+        _check_raw(command, backend)
+    elif command.messages is None and command.kind in ("input", "edit") and not command.input.strip():
         raise InvalidParameter("input is empty.", param="input")
     check_text(command.input, "input")
     for turn in command.messages or ():
@@ -57,6 +59,14 @@ def check_command(namespace: Namespace, command: CreateCommand, backend: Backend
     return Asked(namespace, command, params, _digest(command))
 
 
+def _check_raw(command: CreateCommand, backend: Backend) -> None:
+    raw = command.raw
+    if not raw:
+        raise InvalidParameter("prompt is empty.", param="prompt")
+    if isinstance(raw, tuple) and not all(0 <= token_id < backend.vocab_size for token_id in raw):
+        raise InvalidParameter(f"Token ids are from 0 to {backend.vocab_size - 1}.", param="prompt")
+
+
 def new_response(response_id: ResponseId, asked: Asked, planned: Planned, backend: Backend) -> NewResponse:
     """What the store opens."""
     place, prompt, command = planned.place, planned.prompt, asked.command
@@ -67,6 +77,7 @@ def new_response(response_id: ResponseId, asked: Asked, planned: Planned, backen
         request_hash=asked.digest,
         conversation_id=place.conversation_id,
         hidden=command.messages is not None or command.hidden,
+        note=command.note,
         parent_id=None if place.continues else place.parent_id,
         new_messages=new_messages(asked.namespace, place, prompt),
         continues=place.parent_id if place.continues else None,
@@ -116,6 +127,7 @@ def _digest(command: CreateCommand) -> bytes:
         command.target_id,
         command.params,
         command.messages,
+        command.raw,
     )
     return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).digest()
 

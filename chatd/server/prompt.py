@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from chatd.errors import ContextTooLong, InvalidRequest, PromptTooLarge, TemplateError
 from chatd.ids import Namespace
+from chatd.server.commands import CreateCommand
 from chatd.server.params import RequestParams
 from chatd.server.turns import Place, chain_keys
 from chatd.store.records import ROOT_KEY, NewMessage
 from chatd.text.chat_template import ChatTemplate
 from chatd.text.history import PathMessage, PromptPlan, plan_prompt, truncate_path
-from chatd.text.tokenizer import Tokenizer
+from chatd.text.tokenizer import Span, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +44,31 @@ class PromptMaker:
         Raises ContextTooLong if it leaves no room for a token in the context (with ``truncation: "auto"``:
         even without all older turns), InvalidRequest if the template refuses this history.
         """
-        path = [
-            *(PathMessage(message.role, message.text, message.token_ids or ()) for message in place.path),
-            *(PathMessage(turn.role, turn.text, None) for turn in place.new),
-        ]
+        path = _path_of(place)
         plan, dropped = self._plan(path, place), 0
         if not self._fits(plan) and params.truncation == "auto":
             plan, dropped = self._plan_shorter(plan, path, place)
-        if not self._fits(plan):
-            raise ContextTooLong(
-                f"The prompt has {len(plan.prompt_ids)} tokens; the model's context holds "
-                f"{self.context_length} and needs one for the answer. Shorten it, start a new "
-                'conversation, or send truncation: "auto" to leave out the oldest turns.'
-            )
+        self._check_room(len(plan.prompt_ids))
         answer_ids = plan.prompt_ids[plan.kept_len + len(plan.tail_ids) :]
         return Prompt(plan.prompt_ids, plan.tail_ids, answer_ids, dropped, plan.miss)
+
+    def count(self, place: Place, command: CreateCommand) -> int:
+        """Tokens of the whole prompt at ``place``, whether it fits or not."""
+        if command.raw is not None:
+            return len(self.raw_ids(command.raw))
+        return len(self._plan(_path_of(place), place).prompt_ids)
+
+    def raw(self, raw: str | tuple[int, ...]) -> Prompt:
+        """The prompt for text that no template shows, or for ids. Raises as `make` does."""
+        ids = self.raw_ids(raw)
+        self._check_room(len(ids))
+        return Prompt(ids, ids, (), 0, "")
+
+    def raw_ids(self, raw: str | tuple[int, ...]) -> tuple[int, ...]:
+        """Of text, which never becomes control tokens; ids are taken as they are."""
+        if isinstance(raw, tuple):
+            return raw
+        return tuple(self.tokenizer.encode_prompt([Span(raw, False)]))
 
     def max_tokens(self, prompt: Prompt, params: RequestParams) -> int:
         """How many tokens may be generated: as asked, as the context has room for.
@@ -99,8 +110,23 @@ class PromptMaker:
         fewest = bisect_left(range(1, len(path) + 1), True, key=is_enough) + 1
         return (plans[fewest], fewest) if fewest in plans else (whole, 0)
 
+    def _check_room(self, prompt_len: int) -> None:
+        if prompt_len >= self.context_length:
+            raise ContextTooLong(
+                f"The prompt has {prompt_len} tokens; the model's context holds "
+                f"{self.context_length} and needs one for the answer. Shorten it, start a new "
+                'conversation, or send truncation: "auto" to leave out the oldest turns.'
+            )
+
     def _fits(self, plan: PromptPlan) -> bool:
         return len(plan.prompt_ids) < self.context_length
+
+
+def _path_of(place: Place) -> list[PathMessage]:
+    return [
+        *(PathMessage(message.role, message.text, message.token_ids or ()) for message in place.path),
+        *(PathMessage(turn.role, turn.text, None) for turn in place.new),
+    ]
 
 
 def new_messages(namespace: Namespace, place: Place, prompt: Prompt) -> tuple[NewMessage, ...]:

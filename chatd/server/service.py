@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 import anyio.to_thread
+import structlog
 
 from chatd.engine.messages import EngineCounters, EngineState, FinishReason, Probe, StepOutput
 from chatd.errors import Conflict, Draining, EngineFailure, NotFound, NotReady, Overloaded
@@ -23,6 +24,7 @@ from chatd.server.commands import ChatTurn, CreateCommand, Started
 from chatd.server.engine_calls import EngineCalls
 from chatd.server.estimates import Estimated
 from chatd.server.facts import EngineIdentity, facts_of
+from chatd.server.figures import ResponseFigures
 from chatd.server.flush import ConversationListener, Flusher, run_counters
 from chatd.server.forgetter import Forgetter
 from chatd.server.hub import Hub
@@ -36,9 +38,10 @@ from chatd.server.opening import (
     submit_of,
 )
 from chatd.server.prompt import PromptMaker
+from chatd.server.request_log import ended_line
 from chatd.server.turns import Place, find_place
 from chatd.store.errors import StoreFailure, TipMoved
-from chatd.store.records import ResponseStatus, RunCounters, RunId
+from chatd.store.records import ResponseRecord, ResponseStatus, RunCounters, RunId
 from chatd.store.store import Store
 
 __all__ = ["Backend", "ChatService", "ChatTurn", "CreateCommand", "ServiceSettings", "Started"]
@@ -83,7 +86,8 @@ class ChatService:
         self._prompts = PromptMaker(
             backend.tokenizer, backend.template, backend.context_length, backend.engine.capacity_len
         )
-        self._flusher = Flusher(store, settings.pace, lambda live: self._hub.discard(live))
+        self.figures = ResponseFigures()
+        self._flusher = Flusher(store, settings.pace, self._ended)
         self._calls = EngineCalls(backend.engine.send, new_id)
         self._hub = Hub(store, self._flusher, self._calls, backend.engine.abort)
         self._forgetter = Forgetter(store, self._calls)
@@ -232,6 +236,14 @@ class ChatService:
             raise NotReady(_STOPPED.message)
         return await self.cache.estimate(ns, await self._plan(asked))
 
+    async def count_tokens(self, ns: Namespace, command: CreateCommand) -> int:
+        """Of the prompt that `create` with the same command would make, whether it fits or not."""
+        asked = check_command(ns, command, self.backend)
+        place = await find_place(self._store, asked.namespace, asked.command)
+        return await anyio.to_thread.run_sync(
+            self._prompts.count, place, asked.command, limiter=self._threads
+        )
+
     async def delete(self, ns: Namespace, conversation_id: ConversationId) -> None:
         """Cancel what is written there, then delete it, its text and its KV. NotFound if unknown or foreign.
 
@@ -303,7 +315,8 @@ class ChatService:
 
     def _planned(self, place: Place, asked: Asked) -> Planned:
         backend = self.backend
-        prompt = self._prompts.make(place, asked.params)
+        raw = asked.command.raw
+        prompt = self._prompts.make(place, asked.params) if raw is None else self._prompts.raw(raw)
         engine = EngineIdentity(
             self._run_id, backend.model_name, backend.formats.text, cache_on=backend.cache_on
         )
@@ -322,6 +335,8 @@ class ChatService:
             facts=planned.facts,
             clock=self._clock,
             monotonic=self._monotonic,
+            on_gap=self.figures.gap.add,
+            request_id=structlog.contextvars.get_contextvars().get("request_id", ""),
         )
         self._hub.add(live)
         opening = asyncio.create_task(self._open(live, asked, planned), name=f"open {live.id}")
@@ -352,7 +367,14 @@ class ChatService:
         live.conversation_id = None if new.hidden else begun.conversation_id
         self._submit(live, asked, planned)
         self._hub.await_reader(live)
+        log.debug("response begun", extra={"response_id": live.id, "prompt_tokens": new.prompt_len})
         return started_of(begun)
+
+    def _ended(self, live: LiveResponse, record: ResponseRecord) -> None:
+        """Its ending was published. Nobody of those who asked is around: the log says who it was."""
+        self._hub.discard(live)
+        self.figures.take(record)
+        log.info("response ended", extra=ended_line(live.request_id, record))
 
     def _submit(self, live: LiveResponse, asked: Asked, planned: Planned) -> None:
         """The probe goes first: what it says is compared with what becomes of the prompt."""

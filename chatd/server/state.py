@@ -21,6 +21,7 @@ from chatd.server.allowance import Allowance
 from chatd.server.cache_service import CacheService
 from chatd.server.commands import CreateCommand, Started
 from chatd.server.estimates import Estimated
+from chatd.server.figures import HttpFigures, ResponseFigures
 from chatd.server.flush import ConversationListener
 from chatd.server.protocol import ConversationUpdated
 from chatd.server.views import update_of
@@ -54,6 +55,8 @@ class Service(Protocol):
     @property
     def cache(self) -> CacheService: ...
     @property
+    def figures(self) -> ResponseFigures: ...
+    @property
     def counters(self) -> EngineCounters: ...
     @property
     def engine_state(self) -> EngineState: ...
@@ -65,6 +68,7 @@ class Service(Protocol):
         self, ns: Namespace, response_id: ResponseId, after_seq: int
     ) -> TokenStream[ResponseRecord]: ...
     async def estimate(self, ns: Namespace, command: CreateCommand) -> Estimated: ...
+    async def count_tokens(self, ns: Namespace, command: CreateCommand) -> int: ...
     async def delete(self, ns: Namespace, conversation_id: ConversationId) -> None: ...
     async def drain(self, deadline: float) -> None: ...
     def listen(self, listener: ConversationListener) -> Callable[[], None]: ...
@@ -97,6 +101,7 @@ class ServerSettings:
     ping_timeout_s: float = 20.0
     stall_s: float = 10.0
     max_responses: int = 32
+    metrics_compat: str = "off"
 
 
 class Connection(Protocol):
@@ -131,6 +136,7 @@ class AppState:
     disk: DiskTier | None = None
     warming: Allowance = field(default_factory=lambda: Allowance(20, 2.0))
     """Of hints over HTTP, which have no connection of their own to be counted by."""
+    http: HttpFigures = field(default_factory=HttpFigures)
 
     @property
     def phase(self) -> Phase:

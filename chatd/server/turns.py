@@ -47,7 +47,9 @@ async def find_place(store: Store, namespace: Namespace, command: CreateCommand)
     wrong role, Conflict if the answer would hang under one that is still being written.
     """
     match command.kind:
-        case "input" if command.messages is not None:
+        case "input" if command.raw is not None:
+            place = Place(new=(ChatTurn("user", command.input),))
+        case "input" if command.messages is not None and not _names_a_place(command):
             place = await _after_history(store, namespace, command.messages)
         case "input":
             place = await _under_parent(store, namespace, command)
@@ -60,8 +62,12 @@ async def find_place(store: Store, namespace: Namespace, command: CreateCommand)
     return replace(place, kept=tuple(await store.kept_on(place.known)))
 
 
+def _names_a_place(command: CreateCommand) -> bool:
+    return command.parent_id is not None or command.conversation_id is not None
+
+
 async def _under_parent(store: Store, namespace: Namespace, command: CreateCommand) -> Place:
-    new = (ChatTurn("user", command.input),)
+    new = (ChatTurn("user", command.input),) if command.messages is None else command.messages
     if command.parent_id is not None:
         path = tuple(await store.path_to(namespace, command.parent_id))
         return Place(path, new, path[-1].conversation_id, known=path)

@@ -22,6 +22,7 @@ from chatd.store.conversations import (
     touch,
 )
 from chatd.store.errors import TipMoved
+from chatd.store.notes import add_note
 from chatd.store.records import (
     ROOT_KEY,
     BegunResponse,
@@ -81,6 +82,8 @@ def begin_response(conn: Connection, new: NewResponse, opening: Opening) -> Begu
         where = _reopen(conn, new, conversation)
     _touch(conn, new, conversation, where.message_id, opening)
     _insert_row(conn, new, opening, where)
+    if new.note:
+        add_note(conn, new.response_id, conversation.id, new.note)
     see_session(conn, conversation.id, new.namespace, first_at=opening.now, at=opening.now)
     return _begun(conn, new.response_id, replay=False)
 

@@ -26,12 +26,14 @@ def make_engine(
     """An engine of at most ``connections`` connections, whose every transaction starts with ``begin``.
 
     ``foreign_keys`` off is for migrations, which rebuild tables. ``read_only`` connections refuse
-    to write. Checkpoints are never automatic: the writer makes them (see `chatd.store.writer`).
+    to write. Checkpoints are never automatic: the writer makes them (see `chatd.store.writer`). Errors do not
+    show parameters: these hold what people wrote, and errors are logged.
     """
     engine = create_engine(
         f"sqlite:///{database}",
         pool_size=connections,
         max_overflow=0,
+        hide_parameters=True,
         connect_args={"check_same_thread": False},
     )
     pragmas = (

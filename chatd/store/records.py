@@ -316,7 +316,7 @@ class NewResponse:
     that the answer is appended to; no new message is made then, and ``continued_ids``, if given,
     replace its stored ids (what the prompt ends with). ``prompt_len`` is the whole prompt in tokens.
     ``request_hash`` tells one request from another under the same idempotency key. ``key_id`` names the key
-    it was asked with, if with any.
+    it was asked with, if with any. A ``note`` is kept with it, see `chatd.store.notes`.
     """
 
     response_id: ResponseId
@@ -336,6 +336,7 @@ class NewResponse:
     backend: str = ""
     formats: str = ""
     key_id: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,15 @@ pieces = Table(
     _blob("piece_ends"),
 )
 
+response_notes = Table(
+    "response_notes",
+    metadata,
+    Column("response_id", Text, primary_key=True),
+    _text("conversation_id"),
+    _text("note"),
+    _int("withdrawn"),
+)
+
 purges = Table(
     "purges",
     metadata,

@@ -23,13 +23,26 @@ from sqlalchemy import Connection
 from chatd.errors import NotFound, SetupError
 from chatd.ids import ConversationId, MessageId, Namespace, ResponseId
 from chatd.resources import migrations_dir
-from chatd.store import begin, conversations, kv, ledger, reports, rollups, runs, stored_pieces, turns, verify
+from chatd.store import (
+    begin,
+    conversations,
+    kv,
+    ledger,
+    notes,
+    reports,
+    rollups,
+    runs,
+    stored_pieces,
+    turns,
+    verify,
+)
 from chatd.store.books import to_row
 from chatd.store.connect import make_engine
 from chatd.store.days import today
 from chatd.store.errors import LedgerViolation, StoreFailure, TipMoved
 from chatd.store.log_keeper import LogKeeper
 from chatd.store.migrate import migrate
+from chatd.store.notes import Note
 from chatd.store.prices import PriceBook
 from chatd.store.readers import Readers, ReadGate
 from chatd.store.records import (
@@ -298,6 +311,14 @@ class Store:
     async def pieces_after(self, response_id: ResponseId, seq: int) -> list[StoredPiece]:
         """The stored pieces after ``seq``, in order, the first cut so that it starts at ``seq + 1``."""
         return await self._read(lambda conn: stored_pieces.pieces_after(conn, response_id, seq))
+
+    async def note(self, namespace: Namespace, response_id: ResponseId) -> Note:
+        """What was noted of it; NotFound for unknown, foreign, or of a deleted conversation."""
+        return await self._read(lambda conn: notes.find_note(conn, namespace, response_id))
+
+    async def withdraw(self, namespace: Namespace, response_id: ResponseId) -> ConversationId | None:
+        """See `chatd.store.notes.withdraw`. NotFound as for `note`."""
+        return await self._write(lambda conn: notes.withdraw(conn, namespace, response_id))
 
     # --- KV ---
 
