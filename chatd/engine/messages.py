@@ -44,7 +44,7 @@ class Submit:
     """Generate after ``prompt_ids``. ``max_tokens`` is at least 1 and already resolved.
 
     ``stop_ids`` are the model's end-of-text ids and the request's own; with ``ignore_eos`` the
-    former are left out by the sender.
+    former are left out by the sender. Owners take turns; "" is the namespace as a whole.
     """
 
     rid: Rid
@@ -54,6 +54,7 @@ class Submit:
     max_tokens: int
     stop: tuple[str, ...] = ()
     stop_ids: frozenset[int] = frozenset()
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

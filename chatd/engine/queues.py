@@ -1,4 +1,4 @@
-"""Where every request is: waiting, restoring or running, each in order of arrival. Pure."""
+"""Where every request is: waiting, restoring or running, each by rank. Pure."""
 
 from bisect import insort
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from chatd.engine.request import Req
 from chatd.ids import Rid
 
 
-def arrival(req: Req) -> int:
-    return req.arrival
+def rank(req: Req) -> tuple[int, int]:
+    return req.rank
 
 
 class Queues:
@@ -43,7 +43,7 @@ class Queues:
     def add(self, req: Req) -> None:
         """A new request waits."""
         self._by_rid[req.rid] = req
-        insort(self.waiting, req, key=arrival)
+        insort(self.waiting, req, key=rank)
 
     def remove(self, req: Req) -> None:
         """It is over. No error if it is not here."""
@@ -54,7 +54,7 @@ class Queues:
     def move(self, req: Req, to: list[Req]) -> None:
         """To another of the lists. Its lease and restore are those of the list where it is."""
         self._list_of(req).remove(req)
-        insort(to, req, key=arrival)
+        insort(to, req, key=rank)
 
     def _list_of(self, req: Req) -> list[Req]:
         if req.lease is None:
@@ -66,4 +66,4 @@ class Queues:
         assert set(self._by_rid) == {req.rid for req in self}
         for queue in (self.running, self.restoring, self.waiting):
             assert all(self._list_of(req) is queue for req in queue)
-            assert [req.arrival for req in queue] == sorted(req.arrival for req in queue)
+            assert [req.rank for req in queue] == sorted(req.rank for req in queue)

@@ -33,12 +33,13 @@ class Req:
     """One request. It is waiting while ``lease`` is None, restoring while it has a ``restore``, else running.
 
     ``ids[:kv_len]`` have KV in ``lease.pages``, by the steps that were committed. Steps that still fly will
-    make it ``planned_len`` and bring ``pending`` more ids. ``visible`` generated ids are wholly shown. A running request always has at least one id
-    without KV: the last sampled id gets its KV in the next step.
+    make it ``planned_len`` and bring ``pending`` more ids. ``visible`` generated ids are wholly shown. A
+    running request always has at least one id without KV: the last sampled id gets its KV in the next step.
+    ``rank`` is its place among all: its turn (see `chatd.engine.turn_order`), then its arrival.
     """
 
     submit: Submit
-    arrival: int
+    rank: tuple[int, int]
     answer: Answer
     ids: list[int] = field(init=False)
     lease: Lease | None = None

@@ -3,15 +3,17 @@
 There are no phases. Every running request has ``remaining_len >= 1`` ids without KV, and a step
 computes some of them for each, within a budget of ``step_tokens``:
 
-1. rows with one id to go (decodes), oldest first;
-2. chunks of the longer ones (prefill, or KV lost to preemption), oldest first;
-3. waiting requests, in order of arrival, against free plus evictable pages. One whose prompt the disk
+1. rows with one id to go (decodes), by rank;
+2. chunks of the longer ones (prefill, or KV lost to preemption), by rank;
+3. waiting requests, by rank, against free plus evictable pages. One whose prompt the disk
    has more of first restores that: it holds its lease and has no row until it runs.
 
 Laws:
 
-- Requests are ordered by arrival. When pages run out the youngest running request is preempted:
-  its KV goes to the tree, it goes back to its place in the queue. So the oldest always advances.
+- Requests are ranked by turn, so that owners take turns, and within a turn by arrival. A rank never
+  changes, and a newcomer's is after that of everyone who has begun. When pages run out the last in rank of
+  the running is preempted: its KV goes to the tree, it goes back to its place in the queue. So the first
+  always advances.
 - A preempted request comes back only when it and all that run could grow to their limits, so it
   is not thrown out by the same neighbours again.
 - A request waits while an older one is computing a prefix that it could share (twins).
@@ -34,8 +36,9 @@ from chatd.engine.limits import SchedulerLimits, refuse_impossible
 from chatd.engine.messages import EngineState, FinishReason, Held, Progress, StepOutput, Submit, Update
 from chatd.engine.outbox import Outbox
 from chatd.engine.plan import BAD_ROW, StepPlan, StepRow
-from chatd.engine.queues import Queues, arrival
+from chatd.engine.queues import Queues, rank
 from chatd.engine.request import Answer, Req
+from chatd.engine.turn_order import TurnOrder
 from chatd.errors import BadLogits, ChatdError
 from chatd.ids import Rid
 
@@ -60,6 +63,7 @@ class Scheduler:
         self._new_answer = new_answer
         self._control_ids = control_ids
         self._arrivals = 0
+        self._turns = TurnOrder()
         self._out = Outbox()
         self._admission = Admission(self.queues, cache, self.tiering, limits, self._out)
         self._flights = 0
@@ -94,7 +98,9 @@ class Scheduler:
 
     def submit(self, submit: Submit) -> None:
         """Queue a request, or refuse it at once if it can never run."""
-        req = Req(submit, self._arrivals, self._new_answer(submit.stop))
+        if not self.queues:
+            self._turns.rest()
+        req = Req(submit, (self._turns.take(_owner(submit)), self._arrivals), self._new_answer(submit.stop))
         self._arrivals += 1
         self._out.counts["submitted"] += 1
         try:
@@ -192,11 +198,11 @@ class Scheduler:
         )
 
     def _grow(self, req: Req, upto_len: int, draft: Draft) -> bool:
-        """Pages for ``upto_len`` tokens, from the youngest others if need be."""
+        """Pages for ``upto_len`` tokens, from the last in rank if need be."""
         assert req.lease is not None
         missing = self._pages(upto_len) - len(req.lease.pages)
         while missing > 0 and not self.cache.grow(req.lease, missing):
-            victim = max(self.queues.active, key=arrival)
+            victim = max(self.queues.active, key=rank)
             self._preempt(victim)
             draft.drop(victim.rid)
             if victim is req:
@@ -217,6 +223,7 @@ class Scheduler:
                 continue
             if not self._admission.admit(req, now):
                 break
+            self._turns.serve(req.rank[0])
             if req.restore is None:
                 self._plan_row(req, draft)
 
@@ -300,6 +307,11 @@ class Scheduler:
     def _finish(self, req: Req, reason: FinishReason, error: ChatdError | None = None) -> None:
         """The one way out, from wherever the request is. Frees all it holds."""
         self.queues.remove(req)
+        if not req.admitted:
+            self._turns.leave(
+                _owner(req.submit),
+                (one.rank[0] for one in self.queues.waiting if _owner(one.submit) == _owner(req.submit)),
+            )
         if reason is FinishReason.FAILED and req.lease is not None and req.restore is None:
             self._purge(req, req.lease)
         if reason is FinishReason.STOP:
@@ -372,6 +384,11 @@ class Scheduler:
             assert req.kv_len <= req.planned_len
             assert len(req.lease.pages) >= self._pages(req.planned_len)
             assert 0 <= req.pending <= req.flights <= self._flights
+
+
+def _owner(submit: Submit) -> str:
+    """Whose turn it takes."""
+    return submit.owner or submit.namespace
 
 
 _BAD_LOGITS = BadLogits(
