@@ -171,12 +171,14 @@ class MalformedHost(WrongHost):
 
 
 def content_policy(host: str | None) -> str:
-    """Nothing from elsewhere, nothing inline. ``host`` (checked) names the WebSocket's own address,
-    which older browsers do not count as 'self'."""
+    """Nothing from elsewhere, nothing inline, and no text turned into markup or script but by the page's two
+    policies: DOMPurify's, and the one for its service worker. ``host`` (checked) names the WebSocket's own
+    address, which older browsers do not count as 'self'."""
     sockets = f" ws://{host} wss://{host}" if host else ""
     return (
         "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; "
-        f"img-src 'self' data:; connect-src 'self'{sockets}; manifest-src 'self'; "
+        f"img-src 'self' data:; connect-src 'self'{sockets}; manifest-src 'self'; worker-src 'self'; "
+        "require-trusted-types-for 'script'; trusted-types chatd dompurify; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 

@@ -1,6 +1,7 @@
 """One browser for the folder; a fresh profile for each page; nothing bad may happen in any of them."""
 
 import importlib.util
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,6 +39,13 @@ def built_page(build_hook: BuildHook) -> Path:
     assert page.is_fresh(), "web/dist is not built from web/src as it is now: run `pip install -e .`"
     dist: Path = page.dist
     return dist
+
+
+def first_load(dist: Path) -> list[Path]:
+    """Script and style that index.html names: what is fetched before anything shows."""
+    named = re.findall(r'(?:src|href)="\./([^"]+\.(?:js|css))"', (dist / "index.html").read_text())
+    assert len(named) >= 3, "look.js, the page's script and its style"
+    return [dist / name for name in named]
 
 
 @pytest.fixture(scope="package")

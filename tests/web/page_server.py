@@ -15,7 +15,7 @@ from chatd.engine.plan import StepPlan
 from chatd.resources import web_dir
 from chatd.server.app import ChatdServer, bind, create_app, page_url, server_config
 from chatd.server.state import AppState, ServerSettings
-from tests.support.chat_lab import NUM_PAGES, PAGE_SIZE, ChatLab, chat_lab
+from tests.support.chat_lab import CONTEXT_LENGTH, NUM_PAGES, PAGE_SIZE, ChatLab, chat_lab
 from tests.support.engines import TURN_START, PagedRunner, ScriptRunner
 
 ResultT = TypeVar("ResultT")
@@ -51,7 +51,7 @@ class Pace:
             self._changed.notify_all()
 
 
-def replying(reply: Callable[[str], str]) -> ScriptRunner:
+def replying(reply: Callable[[str], str], num_pages: int = NUM_PAGES) -> ScriptRunner:
     """A runner that answers the last user message with ``reply(message)``, a byte a token.
 
     A continued answer goes on where it was broken off.
@@ -65,7 +65,7 @@ def replying(reply: Callable[[str], str]) -> ScriptRunner:
         said = reply(user.removeprefix("user\n").removesuffix("\n"))
         return said.removeprefix(begun.removeprefix("assistant\n")).encode()
 
-    return ScriptRunner(NUM_PAGES, PAGE_SIZE, script)
+    return ScriptRunner(num_pages, PAGE_SIZE, script)
 
 
 class PageServer:
@@ -84,6 +84,7 @@ class PageServer:
         web: Path | None = None,
         max_running: int = 16,
         step_tokens: int = 64,
+        context_length: int = CONTEXT_LENGTH,
     ) -> None:
         self.pace = Pace()
         self.url = ""
@@ -92,6 +93,7 @@ class PageServer:
         runner.before_step = self.pace
         self._data_dir, self._runner = data_dir, runner
         self._max_running, self._step_tokens = max_running, step_tokens
+        self._context_length = context_length
         self._prefix, self._model_loaded = prefix, model_loaded
         self._web = web or web_dir()
         self._started: Future[None] = Future()
@@ -154,7 +156,12 @@ class PageServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         async with chat_lab(
-            self._data_dir, self._runner, max_running=self._max_running, step_tokens=self._step_tokens
+            self._data_dir,
+            self._runner,
+            max_running=self._max_running,
+            step_tokens=self._step_tokens,
+            context_length=self._context_length,
+            num_pages=len(self._runner.kv),
         ) as self.lab:
             self.state = AppState(
                 store=self.lab.store,

@@ -68,7 +68,7 @@ def test_r1_payloads_are_text_wherever_they_stand(
             shown = article.inner_text()
             assert "<script>alert(1)</script>" in shown
             assert "onerror=alert(1)" in shown
-        foreign = "script:not([src^='./assets/']), iframe, object, embed, img, base, form[action], style"
+        foreign = "script:not([src^='./assets/']):not([src='./look.js']), iframe, object, embed, img, base, form[action], style"
         expect(chat.page.locator(foreign)).to_have_count(0)
         expect(chat.page.locator("article svg [onload], [onerror], [onfocus]")).to_have_count(0)
         links = chat.page.locator("article a")

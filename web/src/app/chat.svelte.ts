@@ -10,7 +10,7 @@ import { Branches } from "../core/branches";
 import { Drafts } from "../core/drafts";
 import { Outbox } from "../core/outbox";
 import { sentence } from "../text/format";
-import { t } from "../text/strings";
+import { t } from "../text/strings.svelte";
 import {
   isAnswerEvent,
   type ConversationUpdated,
@@ -25,11 +25,15 @@ import { Link, type LinkState } from "../wire/link";
 import { Answers, type Live } from "./answers.svelte";
 import { randomKey, routedConversation, routeTo, safeStorage } from "./browser";
 import { Conversation } from "./conversation.svelte";
+import { Estimator } from "./estimator.svelte";
 import { Health } from "./health.svelte";
+import { Kept } from "./kept";
 import { Library } from "./library.svelte";
+import { Look } from "./look.svelte";
 import type { Message } from "./message.svelte";
 import { Notices } from "./notices.svelte";
 import { Requests } from "./requests";
+import { Settings } from "./settings.svelte";
 import { Shelf } from "./shelf";
 import { Writing } from "./writing.svelte";
 
@@ -38,7 +42,10 @@ const ASK_HEALTH_MS = 15_000;
 
 export class Chat {
   readonly notices = new Notices();
-  readonly library = new Library(this.notices);
+  readonly look: Look;
+  readonly settings: Settings;
+  readonly library: Library;
+  readonly estimator = new Estimator((event) => this.session?.model != null && this.#link.send(event));
   readonly health = new Health(() => this.#serverReady());
   readonly answers = new Answers({
     send: (event) => this.#link.send(event),
@@ -58,8 +65,12 @@ export class Chat {
   constructor() {
     const prefix = `chatd:${http.pageUrl(".").pathname}:`;
     const lasting = safeStorage(() => localStorage);
+    const kept = new Kept(lasting, prefix);
+    this.look = new Look(lasting);
+    this.settings = new Settings(lasting, prefix);
+    this.library = new Library(this.notices, kept);
     this.writing = new Writing(new Drafts(lasting, prefix));
-    this.#shelf = new Shelf(new Branches(lasting, prefix), (conversation) => this.#loaded(conversation));
+    this.#shelf = new Shelf(new Branches(lasting, prefix), kept, (conversation) => this.#loaded(conversation));
     this.#requests = new Requests(new Outbox(safeStorage(() => sessionStorage), `${prefix}outbox`), {
       newKey: randomKey,
       send: (event) => this.session?.model != null && this.#link.send(event),
@@ -77,6 +88,7 @@ export class Chat {
   // --- the page's life ------------------------------------------------------------------------
 
   start(): void {
+    void this.look.speak();
     this.open(routedConversation());
     this.#link.connect();
     this.health.doubt();
@@ -96,8 +108,14 @@ export class Chat {
     this.#link.connect();
   }
 
+  /** The page is no longer seen, and may never be again. */
+  hide(): void {
+    this.#shelf.keep(this.current);
+  }
+
   /** The page goes away: what waited for an undo is done now. */
   leave(): void {
+    this.hide();
     this.notices.dismissAll();
   }
 
@@ -106,9 +124,31 @@ export class Chat {
   open(id: string | null): void {
     if (id !== null && id === this.current.id) return;
     this.current = id === null ? this.#unsaved() : this.#shelf.get(id);
+    this.estimator.forget();
     this.writing.offer(this.writing.draftOf(id));
     this.#load(this.current);
     this.#warm();
+  }
+
+  /**
+   * Begins a conversation with this system prompt; what was written for the new one goes along. It takes
+   * the place of a conversation in which nothing was said yet.
+   */
+  async beginWith(system: string): Promise<void> {
+    const before = this.current;
+    try {
+      const { id } = await http.createConversation(system);
+      if (before.isBlank) {
+        this.writing.save(id, this.writing.draftOf(before.id));
+        this.writing.save(before.id, "");
+      }
+      location.hash = routeTo(id);
+      if (before.isBlank && before.id !== null) await this.library.forget(before.id);
+      await this.library.refresh();
+    } catch (error) {
+      if (!(error instanceof http.ApiError)) throw error;
+      this.notices.error(error.code === "unreachable" ? t.unreachable : sentence(error.message));
+    }
   }
 
   /** Deletes, unless it is undone: then what was open is open again, if nothing else has been opened since. */
@@ -132,14 +172,34 @@ export class Chat {
   // --- answers --------------------------------------------------------------------------------
 
   send(text: string): void {
-    const { id, leafId } = this.current;
-    const place = id === null ? {} : { conversation_id: id, ...(leafId === null ? {} : { parent_id: leafId }) };
     this.saveDraft("");
-    this.#ask({ input: text, ...place });
+    this.estimator.forget();
+    this.#ask(this.#input(text));
+  }
+
+  /** Asks what would become of `text` if it were sent; "" if nothing is to be sent. */
+  weigh(text: string): void {
+    if (text.trim() === "" || this.session?.model == null || this.current.lastAnswer?.live) return this.estimator.forget();
+    this.estimator.ask(this.#withParams(this.#input(text)));
   }
 
   edit(message: Message, text: string): void {
     this.#ask({ edit: message.id, input: text });
+  }
+
+  /** Opens the editor of the last message that was sent. False if there is none, or it is being answered. */
+  editLast(): boolean {
+    const last = this.current.path.findLast(({ role }) => role === "user");
+    if (!last || this.current.lastAnswer?.live) return false;
+    last.editor = last.text;
+    return true;
+  }
+
+  /** Shows another version of the last message that has several. */
+  switchLast(offset: number): boolean {
+    const message = this.current.path.findLast((each) => this.current.versionsOf(each).length > 1);
+    if (message) this.switchVersion(message, offset);
+    return message !== undefined;
   }
 
   regenerate(message: Message): void {
@@ -165,7 +225,18 @@ export class Chat {
   }
 
   #ask(request: CreateRequest): void {
-    this.#requests.ask(this.current, request);
+    this.#requests.ask(this.current, this.#withParams(request));
+  }
+
+  #input(text: string): CreateRequest {
+    const { id, leafId } = this.current;
+    if (id === null) return { input: text };
+    return { input: text, conversation_id: id, ...(leafId === null ? {} : { parent_id: leafId }) };
+  }
+
+  #withParams(request: CreateRequest): CreateRequest {
+    const { params } = this.settings;
+    return Object.keys(params).length === 0 ? request : { ...request, params };
   }
 
   // --- wire events ----------------------------------------------------------------------------
@@ -195,6 +266,8 @@ export class Chat {
         return this.#confirmed(event);
       case "conversation.updated":
         return this.#updated(event);
+      case "cache.estimated":
+        return this.estimator.take(event);
       case "server.draining":
         this.draining = true;
         return;
@@ -213,7 +286,7 @@ export class Chat {
     this.answers.resume();
     this.#requests.sendAll();
     this.#warm();
-    if (resumed) {
+    if (resumed || this.current.isKept || this.current.state === "failed") {
       void this.library.refresh();
       this.#load(this.current);
     }
@@ -250,6 +323,7 @@ export class Chat {
   }
 
   #announce({ conversation, answer }: Live): void {
+    if (answer.end) this.#shelf.keep(conversation);
     if (conversation !== this.current) return;
     if (answer.phase === "streaming") this.notices.say(t.announceStarted);
     if (answer.end?.type === "response.cancelled") this.notices.say(t.announceStopped);
@@ -258,6 +332,7 @@ export class Chat {
   }
 
   #refused(error: ErrorEvent): void {
+    if (this.estimator.takeError(error)) return;
     if (error.idempotency_key !== undefined) return this.#createRefused(error.idempotency_key, error);
     if (error.code === "not_ready") return this.health.doubt();
     if (error.response_id === undefined || error.code === "conflict") return; // conflict: we hear it already

@@ -24,6 +24,10 @@ export class Conversation {
   /** The newest message at the server, on whichever branch. */
   tipId: string | null = null;
   path = $derived(pathTo(this.tree, this.leafId));
+  /** Nothing was said in it yet. */
+  isBlank = $derived(this.path.every((message) => message.role === "system"));
+  /** It is shown as this browser kept it: the server could not be asked. */
+  isKept = $state(false);
 
   /** How many requests the server has confirmed: a view asked for before the last one may lack it. */
   confirmed = 0;
@@ -41,6 +45,20 @@ export class Conversation {
   get lastAnswer(): Message | null {
     const last = this.path.at(-1);
     return last?.role === "assistant" ? last : null;
+  }
+
+  /** What the model is told first on the shown path. */
+  get system(): string {
+    const [first] = this.path;
+    return first?.role === "system" ? first.text : "";
+  }
+
+  /** As the server would show it if all that is under way ended now; null for one that it has not made. */
+  toView(): ConversationView | null {
+    if (this.id === null) return null;
+    const echoes = new Set(this.#echoMessages());
+    const messages = [...this.tree.byId.values()].filter((message) => !echoes.has(message)).map((message) => message.toView());
+    return { id: this.id, title: this.title, created_at: "", updated_at: "", tip_id: this.tipId, messages };
   }
 
   /** A view is asked for; only that of the latest asking may be merged. */
@@ -65,6 +83,7 @@ export class Conversation {
     this.leafId = leafUnder(this.tree, this.#known(this.leafId) ?? this.#known(chosen) ?? this.#known(view.tip_id), this.#chosen);
     this.title = view.title;
     this.state = "ready";
+    this.isKept = false;
   }
 
   versionsOf(message: Message): readonly Message[] {

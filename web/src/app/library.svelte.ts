@@ -1,7 +1,8 @@
 import { sentence } from "../text/format";
-import { t } from "../text/strings";
+import { t } from "../text/strings.svelte";
 import type { ConversationHead, ConversationPage, ConversationUpdated } from "../wire/events";
 import * as http from "../wire/http";
+import type { Kept } from "./kept";
 import type { Notices } from "./notices.svelte";
 
 const PAGE = 40;
@@ -14,9 +15,14 @@ export class Library {
   #hidden = $state.raw<ReadonlySet<string>>(new Set());
   #cursor: string | null = null;
   #updates = 0;
-  items = $derived(this.#heads.filter((head) => !this.#hidden.has(head.id)));
+  /** What the title must have in it. */
+  filter = $state("");
+  items = $derived(this.#heads.filter((head) => !this.#hidden.has(head.id) && hasWords(head.title, this.filter)));
 
-  constructor(private readonly notices: Notices) {}
+  constructor(
+    private readonly notices: Notices,
+    private readonly kept: Kept,
+  ) {}
 
   titleOf(id: string | null): string {
     return this.#heads.find((head) => head.id === id)?.title ?? "";
@@ -68,9 +74,17 @@ export class Library {
     this.notices.undoable(t.deleted(title), t.undo, restore, () => void this.#delete(id));
   }
 
+  /** Deletes a conversation that nobody will miss. Throws ApiError. */
+  async forget(id: string): Promise<void> {
+    await http.deleteConversation(id, false);
+    this.kept.forget(id);
+    this.#heads = this.#heads.filter((head) => head.id !== id);
+  }
+
   async #delete(id: string): Promise<void> {
     try {
       await http.deleteConversation(id, true);
+      this.kept.forget(id);
       this.#heads = this.#heads.filter((head) => head.id !== id);
     } catch (error) {
       this.#hide(id, false);
@@ -88,8 +102,10 @@ export class Library {
       if (before !== null || this.#cursor === null) this.#cursor = page.next;
       this.more = this.#cursor !== null;
       this.state = "ready";
+      if (before === null) this.kept.putList(page.conversations);
     } catch (error) {
       if (!(error instanceof http.ApiError)) throw error;
+      if (this.#heads.length === 0) this.#heads = this.kept.list;
       this.state = this.#heads.length > 0 ? "ready" : "failed";
     }
   }
@@ -117,4 +133,10 @@ export class Library {
     if (!(error instanceof http.ApiError)) throw error;
     this.notices.error(error.code === "unreachable" ? t.unreachable : sentence(error.message));
   }
+}
+
+/** Whether all words of the filter are in the title, wherever and however they are written. */
+function hasWords(title: string, filter: string): boolean {
+  const within = title.toLocaleLowerCase();
+  return filter.toLocaleLowerCase().split(/\s+/).every((word) => within.includes(word));
 }

@@ -42,6 +42,12 @@ export class Message implements Node {
     return message;
   }
 
+  /** As the server would show it if what is under way had ended. */
+  toView(): MessageView {
+    const responses = this.responses.filter(({ status }) => status !== "open");
+    return { id: this.id, parent_id: this.parentId, role: this.role, text: this.text, status: "", created_at: "", responses };
+  }
+
   /** The server's latest word on this message. What streams in knows better; only what lies before it is taken. */
   refresh(view: MessageView): void {
     this.parentId = view.parent_id;
@@ -88,6 +94,7 @@ export class Message implements Node {
       usage: end.usage,
       timings: end.timings,
       cost: end.cost,
+      xray: end.xray ?? null,
       error: end.error ?? null,
       dropped_turns: this.droppedTurns,
     };

@@ -3,6 +3,7 @@
 import type { Branches } from "../core/branches";
 import * as http from "../wire/http";
 import { Conversation } from "./conversation.svelte";
+import type { Kept } from "./kept";
 import type { Message } from "./message.svelte";
 
 export class Shelf {
@@ -10,6 +11,7 @@ export class Shelf {
 
   constructor(
     private readonly branches: Branches,
+    private readonly kept: Kept,
     /** The conversation was read, and is as the server has it now. */
     private readonly onRead: (conversation: Conversation) => void,
   ) {}
@@ -39,10 +41,17 @@ export class Shelf {
     } catch (error) {
       if (!(error instanceof http.ApiError)) throw error;
       if (error.status === 404) this.#gone(conversation, id);
-      else if (conversation.state === "loading") conversation.state = "failed";
+      else if (conversation.state === "loading") this.#showKept(conversation, id);
       return;
     }
+    this.keep(conversation);
     this.onRead(conversation);
+  }
+
+  /** Keeps what is shown for a reload while the server is away. */
+  keep(conversation: Conversation): void {
+    const view = conversation.isKept || conversation.state !== "ready" ? null : conversation.toView();
+    if (view) this.kept.put(view);
   }
 
   /** Shows the version `offset` places further, now and after a reload. Returns its number and how many there are. */
@@ -64,11 +73,20 @@ export class Shelf {
       confirmed = conversation.confirmed;
       view = await http.getConversation(id);
     } while (confirmed !== conversation.confirmed);
-    if (conversation.isLatest(load)) conversation.merge(view, this.branches.chosen(id, view.tip_id));
+    if (!conversation.isLatest(load)) return;
+    conversation.merge(view, this.branches.chosen(id, view.tip_id));
+  }
+
+  #showKept(conversation: Conversation, id: string): void {
+    const view = this.kept.get(id);
+    if (view) conversation.merge(view, this.branches.chosen(id, view.tip_id));
+    else conversation.state = "failed";
+    conversation.isKept = view !== null;
   }
 
   #gone(conversation: Conversation, id: string): void {
     conversation.state = "missing";
     this.branches.forget(id);
+    this.kept.forget(id);
   }
 }

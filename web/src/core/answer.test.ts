@@ -48,6 +48,7 @@ describe("step", () => {
     let answer = newAnswer(ID);
     const events: AnswerEvent[] = [
       { type: "response.queued", response_id: ID, position: 2 },
+      { type: "response.restoring", response_id: ID, done: 64, total: 128 },
       { type: "response.prefill", response_id: ID, total: 40, gpu_hit: 30, disk_hit: 0, computed: 10, done: 35 },
       delta(1, 1),
       delta(2, 8),
@@ -57,7 +58,7 @@ describe("step", () => {
       answer = step(answer, event).answer;
       phases.push(answer.phase);
     }
-    expect(phases).toEqual(["queued", "prefill", "streaming", "streaming", "ended"]);
+    expect(phases).toEqual(["queued", "restoring", "prefill", "streaming", "streaming", "ended"]);
     expect(answer.prefill).toEqual({ total: 40, gpuHit: 30, diskHit: 0, computed: 10, done: 35 });
     expect(answer.text).toBe(PIECES.join(""));
     expect(answer.end?.usage.output_tokens).toBe(8);

@@ -9,7 +9,7 @@
 
 import type { AnswerEvent, ResponseEnded, ResponsePrefill } from "../wire/events";
 
-export type Phase = "sent" | "queued" | "prefill" | "streaming" | "ended";
+export type Phase = "sent" | "queued" | "restoring" | "prefill" | "streaming" | "ended";
 
 export interface Prefill {
   total: number;
@@ -24,6 +24,8 @@ export interface Answer {
   readonly phase: Phase;
   /** 1 is next to be admitted; 0 when not queued. */
   readonly position: number;
+  /** How much of the prompt's KV has come back from disk. */
+  readonly restoring: { readonly done: number; readonly total: number } | null;
   readonly prefill: Prefill | null;
   readonly seq: number;
   /** Text of this response alone: what a continued message held before is not in it. */
@@ -38,7 +40,7 @@ export interface Step {
 }
 
 export function newAnswer(responseId: string): Answer {
-  return { responseId, phase: "sent", position: 0, prefill: null, seq: 0, text: "", end: null };
+  return { responseId, phase: "sent", position: 0, restoring: null, prefill: null, seq: 0, text: "", end: null };
 }
 
 function prefillOf(event: ResponsePrefill): Prefill {
@@ -58,6 +60,11 @@ export function step(answer: Answer, event: AnswerEvent): Step {
     case "response.queued":
       if (answer.seq > 0) return same;
       return { answer: { ...answer, phase: "queued", position: event.position }, hole: false };
+    case "response.restoring": {
+      if (answer.seq > 0) return same;
+      const { done, total } = event;
+      return { answer: { ...answer, phase: "restoring", position: 0, restoring: { done, total } }, hole: false };
+    }
     case "response.prefill":
       if (answer.seq > 0) return { answer: { ...answer, prefill: prefillOf(event) }, hole: false };
       return { answer: { ...answer, phase: "prefill", position: 0, prefill: prefillOf(event) }, hole: false };

@@ -18,6 +18,49 @@ export interface Timings {
   total_ms: number | null;
 }
 
+export const CAUSES = [
+  ...["last_token", "cache_off", "damaged", "read_failed", "recompute_cheaper", "no_pages", "model_changed", "tier_off"],
+  ...["below_block", "restarted", "evicted", "truncated", "template_rewrote", "edited", "new_text"],
+] as const;
+
+export interface Source {
+  source: "gpu" | "disk" | "computed";
+  start: number;
+  end: number;
+}
+
+/** What the disk tier did for a prompt; milliseconds. `found` tokens it had beyond those in memory. */
+export interface DiskLook {
+  outcome: "off" | "nothing" | "loaded" | "cheaper" | "damaged" | "failed" | "no_pages";
+  found: number;
+  load_ms: number;
+  compute_ms: number;
+  restore_ms: number;
+  choice: "load" | "compute" | null;
+}
+
+export interface Predicted {
+  gpu_hit: number;
+  disk_hit: number;
+  computed: number;
+  ttft_ms: number;
+  /** The tokens came from where they were expected to. */
+  exact: boolean;
+  ttft_error: number | null;
+}
+
+/** Where each token of a prompt came from, and why the `first_computed` one was a miss. */
+export interface Xray {
+  /** One of `CAUSES`, or one that this page does not know yet. */
+  cause: string;
+  message: number | null;
+  first_computed: number;
+  history_len: number;
+  sources: Source[];
+  disk: DiskLook;
+  predicted: Predicted | null;
+}
+
 /** Integer nano-units (1e-9) of `currency`. */
 export interface Cost {
   currency: string;
@@ -37,19 +80,36 @@ export interface WireError {
   retryable: boolean;
 }
 
+/** How an answer is sampled and ended, by OpenAI's names; what is not named is as the server has it. */
+export interface Params {
+  temperature?: number;
+  top_p?: number;
+  top_k?: number;
+  min_p?: number;
+  max_tokens?: number;
+  repetition_penalty?: number;
+  presence_penalty?: number;
+  frequency_penalty?: number;
+  seed?: number;
+  stop?: string[];
+  truncation?: "disabled" | "auto";
+}
+
 /** What is asked for when an answer is created: one of four kinds. */
-export type CreateRequest =
+export type CreateRequest = (
   | { input: string; conversation_id?: string; parent_id?: string }
   | { edit: string; input: string }
   | { regenerate: string }
-  | { continue: string };
+  | { continue: string }
+) & { params?: Params };
 
 export type ClientEvent =
   | { type: "session.hello" }
   | ({ type: "response.create"; idempotency_key: string } & CreateRequest)
+  | ({ type: "cache.estimate"; idempotency_key: string } & CreateRequest)
+  | { type: "conversation.warm"; conversation_id: string }
   | { type: "response.cancel"; response_id: string }
   | { type: "response.subscribe"; response_id: string; after_seq: number }
-  | { type: "conversation.warm"; conversation_id: string }
   | { type: "ping" };
 
 export interface SessionCreated {
@@ -61,6 +121,8 @@ export interface SessionCreated {
   version: string;
   heartbeat_s: number;
   currency: string;
+  /** Of answers for which none is asked. */
+  temperature?: number;
 }
 
 export interface ResponseCreated {
@@ -80,6 +142,13 @@ export interface ResponseQueued {
   type: "response.queued";
   response_id: string;
   position: number;
+}
+
+export interface ResponseRestoring {
+  type: "response.restoring";
+  response_id: string;
+  done: number;
+  total: number;
 }
 
 export interface ResponsePrefill {
@@ -111,6 +180,7 @@ export interface ResponseEnded {
   usage: Usage;
   timings: Timings;
   cost: Cost;
+  xray?: Xray;
   error?: WireError;
 }
 
@@ -122,6 +192,25 @@ export interface ConversationUpdated {
   updated_at: string;
 }
 
+/** What would become of a prompt now. `cost` is the prompt's alone. */
+export interface CacheEstimated {
+  type: "cache.estimated";
+  idempotency_key: string;
+  prompt_tokens: number;
+  gpu_hit: number;
+  disk_hit: number;
+  computed: number;
+  queue_ms: number;
+  restore_ms: number;
+  compute_ms: number;
+  ttft_ms: number;
+  cost: { currency: string; prompt_nano: number; without_cache_nano: number; price_version: string };
+  context_left: number;
+  max_tokens: number;
+  dropped_turns: number;
+  xray: Xray;
+}
+
 export interface ErrorEvent extends WireError {
   type: "error";
   idempotency_key?: string;
@@ -130,19 +219,21 @@ export interface ErrorEvent extends WireError {
 }
 
 /** Events about one running answer. */
-export type AnswerEvent = ResponseQueued | ResponsePrefill | TextDelta | ResponseEnded;
+export type AnswerEvent = ResponseQueued | ResponseRestoring | ResponsePrefill | TextDelta | ResponseEnded;
 
 export type ServerEvent =
   | SessionCreated
   | ResponseCreated
   | AnswerEvent
   | ConversationUpdated
+  | CacheEstimated
   | { type: "server.draining"; deadline_s: number }
   | { type: "pong" }
   | ErrorEvent;
 
 const ANSWER_EVENTS: ReadonlySet<string> = new Set([
   "response.queued",
+  "response.restoring",
   "response.prefill",
   "response.output_text.delta",
   "response.completed",
@@ -178,6 +269,7 @@ export interface ResponseSummary {
   usage: Usage;
   timings: Timings;
   cost: Cost;
+  xray: Xray | null;
   error: WireError | null;
   dropped_turns: number;
 }

@@ -65,6 +65,11 @@ export function getConversation(id: string): Promise<ConversationView> {
   return call("GET", conversationPath(id));
 }
 
+/** A new conversation with a system prompt as its root. */
+export function createConversation(system: string): Promise<ConversationHead> {
+  return call("POST", "api/v1/conversations", { system });
+}
+
 export function renameConversation(id: string, title: string): Promise<ConversationHead> {
   return call("PATCH", conversationPath(id), { title });
 }

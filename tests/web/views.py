@@ -1,0 +1,304 @@
+"""Every view of the page, and how to get there: for screenshots and for the accessibility check."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from playwright.sync_api import Browser, Page, expect
+
+from tests.web.page_server import PageServer, replying
+
+CONTEXT, PAGES = 16_384, 2048
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+DESKTOP = {"viewport": {"width": 1280, "height": 860}}
+
+RICH = r"""## Where the time goes
+
+A **KV cache** keeps what the model has already read. Without it, every turn reads the whole
+conversation again; with it, only *new* text is computed. The cost of a turn of $$n$$ tokens after
+\(m\) cached ones falls from \(O((n+m)^2)\) to
+
+\[
+T(n, m) = n \cdot c_{\text{linear}} + \sum_{i=1}^{n} (m + i) \cdot c_{\text{attention}}
+\]
+
+1. Look up the longest prefix that was computed before
+   - in memory first,
+   - then on disk, if loading is faster than computing
+2. Compute the rest, ~~token by token~~ in chunks
+
+| Tier | Tokens | Time to first token |
+| :--- | ---: | ---: |
+| Memory | 1,204 | 55 ms |
+| Disk | 8,192 | 210 ms |
+| Nothing | 0 | 1,499 ms |
+
+```python
+def longest_prefix(tree: RadixTree, ids: list[int]) -> int:
+    \"\"\"How many of ``ids`` were computed before.\"\"\"
+    node, length = tree.root, 0
+    while (child := node.children.get(ids[length])) is not None:
+        length += len(child.ids)  # whole pages only
+        node = child
+    return length
+```
+
+> The cheapest token is the one that is never computed twice.
+
+- [x] Reuse the prefix
+- [ ] Press <kbd>Esc</kbd> to stop, see [the paper](https://papers.example/radix) for more
+"""
+
+RICH_ZH = r"""## 时间花在哪里
+
+**KV 缓存**保存模型已经读过的内容。没有它，每一轮都要重新读取整个对话；有了它，只需计算*新*的文本。
+在 \(m\) 个已缓存词元之后处理 \(n\) 个词元的代价为
+
+$$
+T(n, m) = n \cdot c + \sum_{i=1}^{n} (m + i) \cdot a
+$$
+
+1. 查找以前计算过的最长前缀
+   - 先查内存，
+   - 再查磁盘（若加载比计算更快）
+2. 分块计算其余部分
+
+| 层级 | 词元数 | 首个词元时间 |
+| :--- | ---: | ---: |
+| 内存 | 1,204 | 55 毫秒 |
+| 磁盘 | 8,192 | 210 毫秒 |
+
+```python
+def longest_prefix(tree, ids):
+    return tree.match(ids)  # 只匹配整页
+```
+
+> 最便宜的词元，是从不重复计算的那一个。
+"""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to see a view. ``options`` are the browser profile's."""
+
+    name: str
+    theme: str
+    language: str
+    is_phone: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        form = PHONE if self.is_phone else DESKTOP
+        return {**form, "color_scheme": self.theme, "locale": self.language, "reduced_motion": "reduce"}
+
+    @property
+    def is_chinese(self) -> bool:
+        return self.language == "zh-CN"
+
+
+VARIANTS = [
+    Variant("desktop-light", "light", "en"),
+    Variant("desktop-dark", "dark", "en"),
+    Variant("phone-light", "light", "en", is_phone=True),
+    Variant("phone-dark", "dark", "en", is_phone=True),
+    Variant("desktop-light-zh", "light", "zh-CN"),
+    Variant("phone-dark-zh", "dark", "zh-CN", is_phone=True),
+]
+
+TITLES = {
+    False: ["Planning the spring garden", "Regular expressions for dates", "A letter to the landlord"],
+    True: ["春季花园规划", "用正则表达式匹配日期", "写给房东的一封信"],
+}
+QUESTIONS = {False: "How does a KV cache save time?", True: "KV 缓存如何节省时间？"}
+FOLLOW_UPS = {
+    False: "Why is the second turn cheaper than the first?",
+    True: "为什么第二轮比第一轮便宜？",
+}
+
+
+class Visit:
+    """A page in one variant, with a conversation behind it. Words are found by what they say in any language."""
+
+    def __init__(self, server: PageServer, page: Page, variant: Variant) -> None:
+        self.server, self.page, self.variant = server, page, variant
+        self.composer = page.locator("#message")
+        self.answer = page.locator("article.answer").last
+
+    def open(self, route: str = "#/") -> None:
+        self.page.goto("about:blank")
+        self.page.goto(self.server.url + route)
+        expect(self.page.locator(".dot.ready")).to_have_count(1)
+
+    def ask(self, text: str) -> None:
+        self.composer.fill(text)
+        self.page.locator("form button[type=submit]").click()
+
+    def wait_ended(self, how: str = "completed") -> None:
+        expect(self.answer).to_have_attribute("data-state", how)
+
+    def settle(self) -> None:
+        """Until what is fetched late is shown too."""
+        self.page.evaluate("document.fonts.ready")
+
+    def press_in_sidebar(self, place: str) -> None:
+        """A button at the foot of the list of conversations, which phones hide."""
+        if self.variant.is_phone:
+            self.page.locator("header .menu").click()
+        self.page.locator(place).click()
+
+
+View = Callable[[Visit], None]
+
+
+def empty(visit: Visit) -> None:
+    visit.open()
+
+
+def conversation(visit: Visit) -> None:
+    visit.open()
+    visit.ask(QUESTIONS[visit.variant.is_chinese])
+    visit.wait_ended()
+    expect(visit.answer.locator(".katex").first).to_be_visible()
+    expect(visit.answer.locator(".hljs-keyword").first).to_be_visible()
+
+
+def figures(visit: Visit) -> None:
+    """A second turn, its X-ray open."""
+    conversation(visit)
+    visit.ask(FOLLOW_UPS[visit.variant.is_chinese])
+    visit.wait_ended()
+    visit.answer.locator(".cover").click()
+    expect(visit.answer.locator("[data-xray]")).to_be_visible()
+    visit.answer.locator("[data-xray]").scroll_into_view_if_needed()
+
+
+def expectation(visit: Visit) -> None:
+    conversation(visit)
+    visit.page.locator("input[type=file]").set_input_files(
+        [{"name": "notes.md", "mimeType": "text/markdown", "buffer": b"# Notes\n\n" + b"- remember this\n" * 40}]
+    )
+    visit.composer.fill(FOLLOW_UPS[visit.variant.is_chinese])
+    expect(visit.page.locator("[data-expected=ttft]")).to_be_visible()
+
+
+def streaming(visit: Visit) -> None:
+    visit.open()
+    visit.server.pace.allow(420)
+    visit.ask(QUESTIONS[visit.variant.is_chinese])
+    expect(visit.answer).to_have_attribute("data-state", "streaming")
+    expect(visit.answer.locator(".text")).to_contain_text(re.compile("already|缓存"))
+
+
+def stopped(visit: Visit) -> None:
+    streaming(visit)
+    visit.page.locator("form button.round").click()
+    visit.server.wait_for_a_stop()
+    visit.server.pace.free()
+    visit.wait_ended("cancelled")
+
+
+def waiting(visit: Visit) -> None:
+    visit.open()
+    visit.server.pace.allow(0)
+    visit.ask(QUESTIONS[visit.variant.is_chinese] + " " + "word " * 300)
+    expect(visit.answer.locator(".wait .bar")).to_be_visible()
+
+
+def versions(visit: Visit) -> None:
+    """A second answer, and the editor of the question open."""
+    conversation(visit)
+    visit.answer.locator(".actions button").last.click()
+    expect(visit.answer.locator(".versions")).to_be_visible()
+    visit.wait_ended()
+    visit.composer.press("ArrowUp")
+    expect(visit.page.locator("article textarea")).to_be_focused()
+
+
+def sidebar(visit: Visit) -> None:
+    visit.open()
+    if visit.variant.is_phone:
+        visit.page.locator("header .menu").click()
+        expect(visit.page.locator("aside")).to_be_visible()
+    else:
+        visit.page.locator("aside .hide").click()
+        expect(visit.page.locator("aside")).not_to_be_visible()
+
+
+def settings(visit: Visit) -> None:
+    visit.open()
+    visit.press_in_sidebar("aside .foot button >> nth=0")
+    expect(visit.page.locator("dialog")).to_be_visible()
+
+
+def settings_below(visit: Visit) -> None:
+    conversation(visit)
+    visit.press_in_sidebar("aside .foot button >> nth=0")
+    visit.page.locator("dialog .chip").nth(1).click()
+    field = visit.page.locator("dialog input[type=number]").first
+    field.fill("7")
+    field.blur()
+    visit.page.locator("dialog .warning").scroll_into_view_if_needed()
+    field.scroll_into_view_if_needed()
+
+
+def shortcuts(visit: Visit) -> None:
+    visit.open()
+    visit.press_in_sidebar("aside .foot button >> nth=1")
+    expect(visit.page.locator("dialog dl")).to_be_visible()
+
+
+def missing(visit: Visit) -> None:
+    visit.open("#/c/nowhere")
+    expect(visit.page.locator(".note")).to_be_visible()
+
+
+def notices(visit: Visit) -> None:
+    """One that can be undone and one of an error."""
+    conversation(visit)
+    visit.page.locator("input[type=file]").set_input_files(
+        [{"name": "photo.png", "mimeType": "image/png", "buffer": b"\x89PNG\r\n\x1a\n\x00\x00"}]
+    )
+    expect(visit.page.locator(".notice")).to_be_visible()
+
+
+def full(visit: Visit) -> None:
+    conversation(visit)
+    visit.composer.fill("x" * 20_000)
+    expect(visit.page.locator("[data-warning]")).to_be_visible()
+
+
+VIEWS: dict[str, View] = {
+    view.__name__: view
+    for view in (
+        *(empty, conversation, figures, expectation, streaming, stopped, waiting, versions),
+        *(sidebar, settings, settings_below, shortcuts, missing, notices, full),
+    )
+}
+
+
+def reply(question: str) -> str:
+    return RICH_ZH if any("\u4e00" <= letter <= "\u9fff" for letter in question) else RICH
+
+
+def rich_server(data_dir: Any) -> PageServer:
+    """One that has something to show."""
+    return PageServer(data_dir, replying(reply, PAGES), context_length=CONTEXT)
+
+
+def prepare(server: PageServer, page: Page, variant: Variant) -> None:
+    """Conversations for the list."""
+    for title in TITLES[variant.is_chinese]:
+        made = page.request.post(
+            f"{server.url}api/v1/conversations", data={"title": title}, headers={"origin": server.url[:-1]}
+        )
+        assert made.ok
+
+
+def visit_in(browser: Browser, server: PageServer, variant: Variant) -> Visit:
+    page = browser.new_context(**variant.options).new_page()
+    return Visit(server, page, variant)
+
+
+BOTH = [replace(VARIANTS[0]), replace(VARIANTS[1]), VARIANTS[4], Variant("desktop-dark-zh", "dark", "zh-CN")]
+"""Both themes in both languages."""
