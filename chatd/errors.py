@@ -79,8 +79,15 @@ class WrongOrigin(InvalidRequest):
     http_status = 403
 
 
+class Unauthorized(ChatdError):
+    """No key was given, or one that is unknown or revoked."""
+
+    code = "unauthorized"
+    http_status = 401
+
+
 class NotAllowed(ChatdError):
-    """Only who can read the server's data folder may ask for that."""
+    """That is not among the scopes of the key. Without keys: only who can read the data folder may do that."""
 
     code = "not_allowed"
     http_status = 403
@@ -110,6 +117,29 @@ class Conflict(ChatdError):
 
     code = "conflict"
     http_status = 409
+
+
+class RateLimited(ChatdError):
+    """The key has used what it may in a minute, or has too many answers under way. Wait as told."""
+
+    code = "rate_limited"
+    http_status = 429
+    retryable = True
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class BudgetSpent(ChatdError):
+    """What is left of the key's budget for this day or month does not cover the answer."""
+
+    code = "budget_spent"
+    http_status = 429
+
+    def __init__(self, message: str, retry_after_s: int = 0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class Overloaded(ChatdError):

@@ -6,7 +6,7 @@ another hangs under it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, exists, select, update
 
@@ -22,6 +22,7 @@ from chatd.store.conversations import (
     touch,
 )
 from chatd.store.errors import TipMoved
+from chatd.store.key_limits import Charge, charge
 from chatd.store.notes import add_note
 from chatd.store.records import (
     ROOT_KEY,
@@ -53,6 +54,8 @@ class Opening:
     new_id: Callable[[], str]
     hidden_ttl: int
     hidden_keep: int
+    charge: Charge | None = None
+    """What the row may come to, if it is asked with a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +73,13 @@ def begin_response(conn: Connection, new: NewResponse, opening: Opening) -> Begu
     """Opens ``new``, or finds what its idempotency key opened before.
 
     Conflict: the key was used for another request, or the target is being written or has children.
-    TipMoved: see `NewResponse`. NotFound: conversation, parent or target unknown or foreign.
+    TipMoved: see `NewResponse`. NotFound: conversation, parent or target unknown or foreign. Without room
+    under its key: what `charge` raises.
     """
     earlier = find_replay(conn, new.namespace, new.idempotency_key, new.request_hash)
     if earlier is not None:
         return earlier
+    room = None if opening.charge is None else charge(conn, new.key_id, opening.charge, now=opening.now)
     conversation = _conversation(conn, new, opening)
     if new.continues is None:
         where = _append(conn, new, conversation, opening)
@@ -85,7 +90,7 @@ def begin_response(conn: Connection, new: NewResponse, opening: Opening) -> Begu
     if new.note:
         add_note(conn, new.response_id, conversation.id, new.note)
     see_session(conn, conversation.id, new.namespace, first_at=opening.now, at=opening.now)
-    return _begun(conn, new.response_id, replay=False)
+    return replace(_begun(conn, new.response_id, replay=False), room=room)
 
 
 def find_replay(
@@ -262,6 +267,8 @@ def _insert_row(conn: Connection, new: NewResponse, opening: Opening, where: _Pl
         "backend": new.backend,
         "formats": new.formats,
         "xray_json": "",
+        "max_tokens": new.max_tokens,
+        "reserved_nano": 0 if opening.charge is None else opening.charge.nano,
     }
     conn.execute(responses.insert(), [row | zeros])
 

@@ -210,6 +210,15 @@ def prune_expired(conn: Connection, *, now: int, at_most: int) -> int:
     return len(ids)
 
 
+def prune_unused(conn: Connection, *, before: int, at_most: int) -> int:
+    """Drops conversations last used before then, the longest unused first; how many."""
+    table = conversations.c
+    query = select(table.id).where(table.updated_at < before, ~_is_answering(table.id))
+    ids = conn.execute(query.order_by(table.updated_at).limit(at_most)).scalars().all()
+    drop_conversations(conn, ids)
+    return len(ids)
+
+
 def prune_surplus(conn: Connection, namespace: Namespace, *, keep: int, at_most: int) -> int:
     """Drops the hidden conversations longest unused beyond the newest ``keep``; how many."""
     table = conversations.c

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NewType
 
 from chatd.ids import ConversationId, MessageId, Namespace, ResponseId
+from chatd.store.key_records import Room
 
 RunId = NewType("RunId", int)
 """One life of the engine, from its start to its end or its death."""
@@ -316,7 +317,8 @@ class NewResponse:
     that the answer is appended to; no new message is made then, and ``continued_ids``, if given,
     replace its stored ids (what the prompt ends with). ``prompt_len`` is the whole prompt in tokens.
     ``request_hash`` tells one request from another under the same idempotency key. ``key_id`` names the key
-    it was asked with, if with any. A ``note`` is kept with it, see `chatd.store.notes`.
+    it was asked with, if with any. The answer has at most ``max_tokens``. A ``note`` is kept with it, see
+    `chatd.store.notes`.
     """
 
     response_id: ResponseId
@@ -336,6 +338,7 @@ class NewResponse:
     backend: str = ""
     formats: str = ""
     key_id: str = ""
+    max_tokens: int = 0
     note: str = ""
 
 
@@ -343,7 +346,8 @@ class NewResponse:
 class BegunResponse:
     """``user_message_id`` is the last of the new messages, None if there was none.
 
-    ``replay``: the idempotency key was known, nothing was stored, this is what it made then.
+    ``replay``: the idempotency key was known, nothing was stored, this is what it made then. ``room`` is what
+    its key has left.
     """
 
     response: ResponseRecord
@@ -351,6 +355,7 @@ class BegunResponse:
     user_message_id: MessageId | None
     message_id: MessageId
     replay: bool
+    room: Room | None = None
 
 
 # --- what one flush tick stores -----------------------------------------------------------------

@@ -141,6 +141,8 @@ responses = Table(
     _text("branch_id"),
     _text("key_id"),
     _int("acknowledged"),
+    _int("max_tokens"),
+    _int("reserved_nano"),
 )
 
 pieces = Table(
@@ -179,6 +181,34 @@ pins = Table(
     _text("what"),
     _blob("token_ids"),
     _int("created_at"),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("name", Text, primary_key=True),
+    _text("account"),
+    _text("prefix"),
+    _blob("salt"),
+    _blob("hash"),
+    _text("scopes"),
+    _int("requests_per_min", null=True),
+    _int("tokens_per_min", null=True),
+    _int("turns", null=True),
+    _int("budget_nano", null=True),
+    _text("budget_period", null=True),
+    _text("budget_currency", null=True),
+    _int("created_at"),
+    _int("revoked_at", null=True),
+)
+
+logins = Table(
+    "logins",
+    metadata,
+    Column("hash", LargeBinary, primary_key=True),
+    _text("key_name", null=True),
+    _int("created_at"),
+    _int("expires_at"),
 )
 
 _KEY = ("namespace", "key_id", "model", "price_version")

@@ -40,6 +40,8 @@ from chatd.store.books import to_row
 from chatd.store.connect import make_engine
 from chatd.store.days import today
 from chatd.store.errors import LedgerViolation, StoreFailure, TipMoved
+from chatd.store.key_limits import Charge
+from chatd.store.key_store import KeyStore
 from chatd.store.log_keeper import LogKeeper
 from chatd.store.migrate import migrate
 from chatd.store.notes import Note
@@ -67,6 +69,7 @@ from chatd.store.records import (
     XrayRow,
     micros,
 )
+from chatd.store.reserve import most_nano
 from chatd.store.rows import load_books, response_query, to_response
 from chatd.store.schema import price_books, responses
 from chatd.store.storage_days import add_storage, storage_report
@@ -106,6 +109,7 @@ class Store:
         self._hidden_ttl = micros(hidden_ttl_s)
         self._hidden_keep = hidden_keep
         self._run: RunId | None = None
+        self.keys = KeyStore(writer, readers, self._now)
 
     @classmethod
     async def open(
@@ -247,6 +251,19 @@ class Store:
             gone += step
         return gone
 
+    async def retain(self, seconds: float) -> int:
+        """Deletes conversations that were not used for so long, with their KV; how many.
+
+        One in which an answer is being written stays. What they cost stays in the ledger.
+        """
+        before, gone, step = self._now() - micros(seconds), 0, PRUNE_STEP
+        while step == PRUNE_STEP:
+            step = await self._write(
+                lambda conn: conversations.prune_unused(conn, before=before, at_most=PRUNE_STEP)
+            )
+            gone += step
+        return gone
+
     async def path_to(self, namespace: Namespace, message_id: MessageId) -> list[StoredMessage]:
         """Root to message; NotFound for unknown or foreign."""
         return await self._read(lambda conn: conversations.path_to(conn, namespace, message_id))
@@ -284,7 +301,8 @@ class Store:
         """Stores the new messages and opens the ledger row, or finds an earlier one by its key.
 
         Conflict: the key belongs to another request, or the target is being written or has children.
-        TipMoved: the conversation went on elsewhere. NotFound: an id is unknown or foreign.
+        TipMoved: the conversation went on elsewhere. NotFound: an id is unknown or foreign. With a key also
+        what `chatd.store.key_limits.charge` raises.
         """
         opening = begin.Opening(
             run_id=self._live_run(),
@@ -293,8 +311,13 @@ class Store:
             new_id=self._new_id,
             hidden_ttl=self._hidden_ttl,
             hidden_keep=self._hidden_keep,
+            charge=self._charge(new) if new.key_id else None,
         )
         return await self._write(lambda conn: begin.begin_response(conn, new, opening))
+
+    def _charge(self, new: NewResponse) -> Charge:
+        nano = most_nano(self._prices, new.model, new.prompt_len, new.max_tokens)
+        return Charge(new.prompt_len, new.max_tokens, nano, self._prices.currency)
 
     async def flush(self, batch: FlushBatch) -> None:
         """Stores a batch in one transaction; LedgerViolation, and nothing stored, if it cannot be right.

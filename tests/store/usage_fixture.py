@@ -5,6 +5,8 @@ import random
 from dataclasses import replace
 
 from chatd.ids import ConversationId, Namespace, ResponseId
+from chatd.store.key_records import KeyScope, Limits
+from chatd.store.keys import new_secret
 from chatd.store.records import EndedRow, NewResponse, Timings
 from chatd.store.store import Store
 from tests.store.scribe import NS, OTHER, STATUS, Scribe, asked, said
@@ -15,6 +17,7 @@ KINDS = ("cold", "hit", "disk hit", "preempted")
 async def many_turns(store: Store, count: int, dice: random.Random) -> None:
     """``count`` turns over both namespaces and a few sessions, models and keys."""
     scribe = await Scribe.begin(store)
+    await store.keys.create("k1", NS, frozenset(KeyScope), Limits(), new_secret())
     homes = {
         ns: [(await store.create_conversation(ns, f"{ns} {n}")).id for n in range(4)] for ns in (NS, OTHER)
     }
