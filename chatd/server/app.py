@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import ASGIApp
 
 from chatd.errors import ChatdError, InvalidRequest, MethodNotAllowed, NotFound, SetupError, TooLarge
-from chatd.server import admin_api, health, metrics, native_api, openai_api, reports_api
+from chatd.server import admin_api, health, metrics, native_api, openai_api, openai_errors, reports_api
 from chatd.server.guards import Addresses, Guard
 from chatd.server.http import error_response
 from chatd.server.page import page_routes
@@ -79,7 +79,7 @@ async def _chatd_error(request: Request, error: Exception) -> Response:
     state: AppState = request.app.state.chatd
     path = str(request.scope["path"]).removeprefix(state.settings.root_path)
     is_openai = path.startswith(openai_api.ROUTES.path + "/")
-    return openai_api.error_response(error) if is_openai else error_response(error)
+    return openai_errors.error_response(error) if is_openai else error_response(error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -4,7 +4,8 @@ Requests are lenient where that is harmless: unknown fields are let through, any
 What would change the answer and is not done here is refused by name, never ignored (`ACCEPTED`).
 """
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -15,6 +16,8 @@ from chatd.server.commands import ChatTurn
 from chatd.server.http import decode_json
 
 MAX_MESSAGES = 2048
+
+RequestT = TypeVar("RequestT", bound=Struct)
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
@@ -111,6 +114,7 @@ class ChatRequest(Struct, frozen=True):
     logit_bias: Any = None
     ignore_eos: Any = None
     truncation: Any = None
+    return_progress: bool | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -138,9 +142,16 @@ class ChatRequest(Struct, frozen=True):
 
 def decode_request(raw: bytes) -> ChatRequest:
     """A body as a request. Raises BadFrame, InvalidParameter, or Unsupported for what is not done here."""
-    asked = decode_json(raw, ChatRequest)
+    return decode_accepted(raw, ChatRequest, ACCEPTED)
+
+
+def decode_accepted(
+    raw: bytes, shape: type[RequestT], accepted: Mapping[str, tuple[object, ...]]
+) -> RequestT:
+    """A body as a ``shape``. Raises Unsupported for a field with another value than those ``accepted``."""
+    asked = decode_json(raw, shape)
     fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    for name, harmless in ACCEPTED.items():
+    for name, harmless in accepted.items():
         value = msgspec.json.decode(fields[name]) if name in fields else None
         if value is not None and value not in harmless:
             raise Unsupported(f"The field {name} is not supported.", param=name)
@@ -156,6 +167,30 @@ class Usage(Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+
+
+class Timings(Struct, frozen=True):
+    """By llama.cpp's names: ``cache_n`` prompt tokens were reused, ``prompt_n`` computed. What could not be
+    measured is null."""
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float | None
+    prompt_per_token_ms: float | None
+    prompt_per_second: float | None
+    predicted_n: int
+    predicted_ms: float | None
+    predicted_per_token_ms: float | None
+    predicted_per_second: float | None
+
+
+class PromptProgress(Struct, frozen=True):
+    """By llama.cpp's names: of ``total`` prompt tokens ``processed`` have KV, ``cache`` had it before."""
+
+    total: int
+    cache: int
+    processed: int
+    time_ms: int
 
 
 FinishReason = Literal["stop", "length"]
@@ -182,6 +217,7 @@ class Completion(Struct, frozen=True):
     model: str
     choices: tuple[Choice, ...]
     usage: Usage
+    timings: Timings
     object: str = "chat.completion"
     system_fingerprint: None = None
     dropped_turns: int | UnsetType = UNSET
@@ -200,7 +236,8 @@ class ChunkChoice(Struct, frozen=True):
 
 
 class Chunk(Struct, frozen=True):
-    """``usage`` is null in all chunks but the last, and absent where it was not asked for."""
+    """``usage`` is null in all chunks but the last, and absent where it was not asked for. ``timings`` come
+    with the finish reason, ``prompt_progress`` in chunks of its own with ``return_progress``."""
 
     id: str
     created: int
@@ -209,7 +246,16 @@ class Chunk(Struct, frozen=True):
     usage: Usage | UnsetType | None = UNSET
     object: str = "chat.completion.chunk"
     system_fingerprint: None = None
+    timings: Timings | UnsetType = UNSET
+    prompt_progress: PromptProgress | UnsetType = UNSET
     dropped_turns: int | UnsetType = UNSET
+
+
+class InputTokens(Struct, frozen=True):
+    """What counting says: the whole prompt, as the model would see it."""
+
+    input_tokens: int
+    object: str = "response.input_tokens"
 
 
 class Model(Struct, frozen=True):

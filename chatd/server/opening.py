@@ -60,10 +60,15 @@ def check_command(namespace: Namespace, command: CreateCommand, backend: Backend
 
 
 def _check_raw(command: CreateCommand, backend: Backend) -> None:
-    raw = command.raw
-    if not raw:
+    if not command.raw:
         raise InvalidParameter("prompt is empty.", param="prompt")
-    if isinstance(raw, tuple) and not all(0 <= token_id < backend.vocab_size for token_id in raw):
+    if isinstance(command.raw, tuple):
+        check_ids(command.raw, backend)
+
+
+def check_ids(ids: tuple[int, ...], backend: Backend) -> None:
+    """Raises InvalidParameter unless the model has them all."""
+    if not all(0 <= token_id < backend.vocab_size for token_id in ids):
         raise InvalidParameter(f"Token ids are from 0 to {backend.vocab_size - 1}.", param="prompt")
 
 
@@ -128,6 +133,7 @@ def _digest(command: CreateCommand) -> bytes:
         command.params,
         command.messages,
         command.raw,
+        command.note,
     )
     return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).digest()
 

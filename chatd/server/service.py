@@ -33,6 +33,7 @@ from chatd.server.opening import (
     Asked,
     Planned,
     check_command,
+    check_ids,
     new_response,
     started_of,
     submit_of,
@@ -235,6 +236,11 @@ class ChatService:
         if self.backend.engine.failure is not None:
             raise NotReady(_STOPPED.message)
         return await self.cache.estimate(ns, await self._plan(asked))
+
+    def text_of(self, ids: tuple[int, ...]) -> str:
+        """The text of a prompt that came as ids. InvalidParameter for ids that the model does not have."""
+        check_ids(ids, self.backend)
+        return self.backend.tokenizer.decode(ids)
 
     async def count_tokens(self, ns: Namespace, command: CreateCommand) -> int:
         """Of the prompt that `create` with the same command would make, whether it fits or not."""
