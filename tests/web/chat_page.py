@@ -61,7 +61,7 @@ class ChatPage:
 
     @property
     def answer_text(self) -> Locator:
-        return self.answer.locator(".text")
+        return self.answer.locator(".prose")
 
     @property
     def conversation_id(self) -> str:

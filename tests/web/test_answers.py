@@ -104,7 +104,7 @@ def test_an_edit_that_is_refused_comes_back_to_its_editor(chat: ChatPage) -> Non
     expect(editor).to_be_in_viewport()
     expect(chat.composer).to_have_value("meanwhile")
     editor.press("Escape")
-    expect(chat.answers.first.locator(".text")).to_have_text("You said: short")
+    expect(chat.answers.first.locator(".prose")).to_have_text("You said: short")
     assert len(chat.messages()) == 4
 
 

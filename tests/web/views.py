@@ -15,8 +15,8 @@ DESKTOP = {"viewport": {"width": 1280, "height": 860}}
 
 RICH = r"""## Where the time goes
 
-A **KV cache** keeps what the model has already read. Without it, every turn reads the whole
-conversation again; with it, only *new* text is computed. The cost of a turn of $$n$$ tokens after
+A **KV cache** keeps what the model has already read. Without it, every turn reads the whole \
+conversation again; with it, only *new* text is computed. The cost of a turn of $$n$$ tokens after \
 \(m\) cached ones falls from \(O((n+m)^2)\) to
 
 \[
@@ -36,7 +36,7 @@ T(n, m) = n \cdot c_{\text{linear}} + \sum_{i=1}^{n} (m + i) \cdot c_{\text{atte
 
 ```python
 def longest_prefix(tree: RadixTree, ids: list[int]) -> int:
-    \"\"\"How many of ``ids`` were computed before.\"\"\"
+    '''How many of the ids were computed before.'''
     node, length = tree.root, 0
     while (child := node.children.get(ids[length])) is not None:
         length += len(child.ids)  # whole pages only
@@ -52,8 +52,7 @@ def longest_prefix(tree: RadixTree, ids: list[int]) -> int:
 
 RICH_ZH = r"""## 时间花在哪里
 
-**KV 缓存**保存模型已经读过的内容。没有它，每一轮都要重新读取整个对话；有了它，只需计算*新*的文本。
-在 \(m\) 个已缓存词元之后处理 \(n\) 个词元的代价为
+**KV 缓存**保存模型已经读过的内容。没有它，每一轮都要重新读取整个对话；有了它，只需计算*新*的文本。在 \(m\) 个已缓存词元之后处理 \(n\) 个词元的代价为
 
 $$
 T(n, m) = n \cdot c + \sum_{i=1}^{n} (m + i) \cdot a
@@ -138,8 +137,9 @@ class Visit:
         expect(self.answer).to_have_attribute("data-state", how)
 
     def settle(self) -> None:
-        """Until what is fetched late is shown too."""
+        """Until what is fetched late is shown too, and painted."""
         self.page.evaluate("document.fonts.ready")
+        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def press_in_sidebar(self, place: str) -> None:
         """A button at the foot of the list of conversations, which phones hide."""
@@ -187,7 +187,7 @@ def streaming(visit: Visit) -> None:
     visit.server.pace.allow(420)
     visit.ask(QUESTIONS[visit.variant.is_chinese])
     expect(visit.answer).to_have_attribute("data-state", "streaming")
-    expect(visit.answer.locator(".text")).to_contain_text(re.compile("already|缓存"))
+    expect(visit.answer.locator(".prose")).to_contain_text(re.compile("already|缓存"))
 
 
 def stopped(visit: Visit) -> None:
@@ -275,6 +275,9 @@ VIEWS: dict[str, View] = {
         *(sidebar, settings, settings_below, shortcuts, missing, notices, full),
     )
 }
+
+
+RICH = RICH.replace(" \\\n", " ")
 
 
 def reply(question: str) -> str:

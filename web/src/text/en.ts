@@ -123,7 +123,6 @@ export const en = {
   fromMemory: "From memory",
   fromDisk: "From disk",
   computed: "Computed",
-  tokens: (count: string) => `${count} tokens`,
   firstComputed: (position: string, total: string) => `The first computed token is number ${position} of ${total}. It`,
   causes: {
     last_token: "is the prompt's last one, which is always computed: the answer begins with it. All else was reused.",
@@ -147,7 +146,7 @@ export const en = {
   historyLen: (count: string) => `A cache that loses nothing would have reused ${count} tokens.`,
   predicted: "Predicted",
   actual: "Real",
-  reuse: "Reused",
+  reuse: "Reused tokens",
   timeToFirst: "Time to first token",
   predictionExact: "The reuse was predicted exactly.",
   predictionWrong: "The reuse came out differently from the prediction.",

@@ -39,7 +39,7 @@ describe("marks", () => {
 describe("math", () => {
   it.each([
     ["\\(a_b*c\\) and *d*", "<math a_b*c> and <emphasis d>"],
-    ["$$x$$, \\[ y \\]", "<display x>, <display y>"],
+    ["$$x$$, \\[ y \\]", "<math x>, <display y>"],
     ["*a \\(b*c\\) d*", "<emphasis a <math b*c> d>"],
     ["$5 and $6, \\(never, $$never", "$5 and $6, \\(never, $$never"],
     ["\\[x](https://a.example)", "[x](<https://a.example/ https://a.example>)"],

@@ -119,7 +119,7 @@ class Parser {
     const end = this.#mathEnd(closer, from);
     const tex = end === null ? "" : this.source.slice(from, end).trim();
     if (end === null || tex === "") return null;
-    this.#out.push({ kind: "math", tex, display: opener !== "\\(" });
+    this.#out.push({ kind: "math", tex, display: opener === "\\[" });
     return end + closer.length;
   }
 

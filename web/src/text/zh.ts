@@ -113,7 +113,6 @@ export const zh: Strings = {
   fromMemory: "来自内存",
   fromDisk: "来自磁盘",
   computed: "重新计算",
-  tokens: (count) => `${count} 个词元`,
   firstComputed: (position, total) => `首个重新计算的词元是第 ${position} 个（共 ${total} 个）。它`,
   causes: {
     last_token: "是提示的最后一个词元，总要计算：回答由它开始。其余全部复用。",
@@ -137,7 +136,7 @@ export const zh: Strings = {
   historyLen: (count) => `若缓存从不丢失，本可复用 ${count} 个词元。`,
   predicted: "预测",
   actual: "实际",
-  reuse: "复用",
+  reuse: "复用的词元",
   timeToFirst: "首个词元时间",
   predictionExact: "复用情况与预测完全一致。",
   predictionWrong: "复用情况与预测不同。",
