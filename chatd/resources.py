@@ -1,4 +1,4 @@
-"""Where the files are that are not Python: the migration scripts and the built web page.
+"""Where the files are that are not Python: the migration scripts, the built web page, a dashboard.
 
 A wheel carries them inside the package (``chatd/_migrations``, ``chatd/_web``); a checkout, editable
 install or not, has them beside it (``migrations``, ``web/dist``).
@@ -27,6 +27,11 @@ def web_dir() -> Path:
         marker="index.html",
         missing="the web page was not built: run `pip install -e .` in the checkout, or install chatd again",
     )
+
+
+def dashboard() -> str:
+    """Grafana's dashboard of chatd's metrics, as JSON."""
+    return (_PACKAGE / "grafana.json").read_text("utf-8")
 
 
 def _find(candidates: tuple[Path, ...], *, marker: str, missing: str) -> Path:

@@ -1,6 +1,6 @@
 """/metrics: what Prometheus scrapes. Counters are the engine's own totals, read when somebody asks.
 
-Never a label per conversation or account: the number of series must not grow with use.
+Never a label per conversation, account or key: the number of series must not grow with use.
 """
 
 from collections.abc import Iterator
@@ -16,6 +16,8 @@ from starlette.routing import Route
 
 from chatd.cache.disk.report import TierStats
 from chatd.engine.messages import EngineCounters, EngineState
+from chatd.server.metrics_responses import HttpMetrics, ResponseMetrics
+from chatd.server.metrics_vllm import VllmMetrics
 from chatd.server.state import AppState
 
 COUNTED = {
@@ -63,6 +65,12 @@ class EngineFigures(Collector):
         hits.add_metric(["disk"], counters.disk_hit)
         yield queries
         yield hits
+        sources = CounterMetricFamily(
+            "chatd_prompt_tokens", "Prompt tokens by where their KV came from.", labels=["source"]
+        )
+        for source in ("gpu_hit", "disk_hit", "computed"):
+            sources.add_metric([source], getattr(counters, source))
+        yield sources
         yield CounterMetricFamily(
             "chatd_computed_tokens", "Prompt tokens that had to be computed.", value=counters.computed
         )
@@ -122,13 +130,18 @@ def _share(part: int, whole: int) -> float:
 
 
 async def metrics(request: Request) -> Response:
-    """Empty while the model loads, but for what needs no engine."""
+    """Figures for Prometheus. While the model loads only those that need no engine."""
     state: AppState = request.app.state.chatd
     registry = CollectorRegistry()
     registry.register(_Ready(state))
+    registry.register(HttpMetrics(state.http))
     if (service := state.service) is not None:
         disk = None if state.disk is None else await to_thread.run_sync(state.disk.stats)
-        registry.register(EngineFigures(service.counters, service.engine_state, disk))
+        counters, levels, figures = service.counters, service.engine_state, service.figures
+        registry.register(EngineFigures(counters, levels, disk))
+        registry.register(ResponseMetrics(figures, state.currency))
+        if state.settings.metrics_compat == "vllm":
+            registry.register(VllmMetrics(counters, levels, figures, service.backend.model_name))
     headers = {"cache-control": "no-store"}
     return Response(generate_latest(registry), headers=headers, media_type=CONTENT_TYPE_LATEST)
 

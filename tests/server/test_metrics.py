@@ -123,4 +123,8 @@ async def test_a_scrape_while_loading(data_dir: Path) -> None:
     async with bare_server(data_dir) as server:
         async with httpx.AsyncClient(base_url=server.url, trust_env=False) as http:
             shown = samples((await http.get("/metrics")).text)
-        assert shown == {("chatd_ready", ()): 0, ("chatd_connections", ()): 0}
+        assert shown == {
+            ("chatd_ready", ()): 0,
+            ("chatd_connections", ()): 0,
+            ("chatd_sockets_total", ()): 0,
+        }
