@@ -126,13 +126,18 @@ def touch(conn: Connection, conversation_id: ConversationId, *, now: int, **valu
 
 
 def list_conversations(
-    conn: Connection, namespace: Namespace, limit: int, before: str | None
+    conn: Connection, namespace: Namespace, limit: int, before: str | None, *, pinned: bool = False
 ) -> ConversationPage:
-    """By keyset, so a page costs the same however far down it is. Hidden ones are left out."""
+    """By keyset, so a page costs the same however far down it is. Hidden ones are left out.
+
+    ``pinned``: only those that are.
+    """
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidParameter(f"limit must be between 1 and {MAX_PAGE}", param="limit")
     table = conversations.c
     query = select(conversations).where(table.namespace == namespace, table.hidden == 0)
+    if pinned:
+        query = query.where(table.pinned_at.is_not(None))
     if before is not None:
         query = query.where(_older_than(before))
     query = query.order_by(table.updated_at.desc(), table.seq.desc()).limit(limit + 1)
@@ -171,6 +176,16 @@ def rename(
 ) -> Conversation:
     find_conversation(conn, namespace, conversation_id)
     touch(conn, conversation_id, now=now, title=_title(title))
+    return find_conversation(conn, namespace, conversation_id)
+
+
+def pin(
+    conn: Connection, namespace: Namespace, conversation_id: ConversationId, *, pinned: bool, now: int
+) -> Conversation:
+    """Its place among the others stays what it is. NotFound for unknown or foreign."""
+    find_conversation(conn, namespace, conversation_id)
+    mine = update(conversations).where(conversations.c.id == conversation_id)
+    conn.execute(mine.values(pinned_at=now if pinned else None))
     return find_conversation(conn, namespace, conversation_id)
 
 

@@ -79,7 +79,8 @@ class MessageStatus(StrEnum):
 class Conversation:
     """``tip_id`` is the newest message, under which a plain input goes; None in an empty one.
 
-    ``hidden`` ones hold the histories of stateless clients: never listed, and they expire.
+    ``hidden`` ones hold the histories of stateless clients: never listed, and they expire. ``pinned`` ones
+    are what their owner wants to have at hand.
     """
 
     id: ConversationId
@@ -88,6 +89,7 @@ class Conversation:
     created_at: int
     updated_at: int
     tip_id: MessageId | None
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ def to_conversation(row: Row[Any]) -> Conversation:
         created_at=row.created_at,
         updated_at=row.updated_at,
         tip_id=None if row.tip_id is None else MessageId(row.tip_id),
+        pinned=row.pinned_at is not None,
     )
 
 

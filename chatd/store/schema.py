@@ -41,6 +41,7 @@ conversations = Table(
     _int("created_at"),
     _int("updated_at"),
     _int("expires_at", null=True),
+    _int("pinned_at", null=True),
 )
 
 messages = Table(

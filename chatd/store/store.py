@@ -32,6 +32,7 @@ from chatd.store import (
     reports,
     rollups,
     runs,
+    search,
     stored_pieces,
     turns,
     verify,
@@ -72,6 +73,7 @@ from chatd.store.records import (
 from chatd.store.reserve import most_nano
 from chatd.store.rows import load_books, response_query, to_response
 from chatd.store.schema import price_books, responses
+from chatd.store.search import SearchPage
 from chatd.store.storage_days import add_storage, storage_report
 from chatd.store.usage import Asked, Scope, StorageRow, StorageUse, UsageReport
 from chatd.store.writer import Writer
@@ -213,10 +215,17 @@ class Store:
         return await self._write(lambda conn: make(conn, namespace, title, system, new_id=new_id, now=now))
 
     async def list_conversations(
-        self, namespace: Namespace, limit: int = 50, before: str | None = None
+        self, namespace: Namespace, limit: int = 50, before: str | None = None, *, pinned: bool = False
     ) -> ConversationPage:
-        """The newest first; ``before`` is the ``next`` of the page above."""
-        return await self._read(lambda conn: conversations.list_conversations(conn, namespace, limit, before))
+        """The newest first; ``before`` is the ``next`` of the page above. ``pinned``: only those that are."""
+        listed = conversations.list_conversations
+        return await self._read(lambda conn: listed(conn, namespace, limit, before, pinned=pinned))
+
+    async def search(
+        self, namespace: Namespace, query: str, limit: int = 20, before: str | None = None
+    ) -> SearchPage:
+        """Titles and texts that have all words of ``query``; see `chatd.store.search`."""
+        return await self._read(lambda conn: search.search(conn, namespace, query, limit, before))
 
     async def conversation(self, namespace: Namespace, conversation_id: ConversationId) -> ConversationView:
         """All messages with the responses that wrote them; NotFound for unknown or foreign."""
@@ -235,6 +244,15 @@ class Store:
         now = self._now()
         return await self._write(
             lambda conn: conversations.rename(conn, namespace, conversation_id, title, now=now)
+        )
+
+    async def pin_conversation(
+        self, namespace: Namespace, conversation_id: ConversationId, *, pinned: bool
+    ) -> Conversation:
+        """Keep it at hand, or not any more. NotFound for unknown or foreign."""
+        now = self._now()
+        return await self._write(
+            lambda conn: conversations.pin(conn, namespace, conversation_id, pinned=pinned, now=now)
         )
 
     async def delete(self, namespace: Namespace, conversation_id: ConversationId) -> None:

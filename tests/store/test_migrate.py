@@ -70,7 +70,8 @@ def test_the_queries_know_every_column(tmp_path: Path) -> None:
     migrate(database, migrations_dir())
     engine = create_engine(f"sqlite:///{database}")
     made = inspect(engine)
-    assert set(made.get_table_names()) == {*metadata.tables, "alembic_version"}
+    tables = {name for name in made.get_table_names() if not name.startswith("search")}  # SQLite's own
+    assert tables == {*metadata.tables, "alembic_version"}
     for name, table in metadata.tables.items():
         real = {column["name"]: column for column in made.get_columns(name)}
         assert list(real) == [column.name for column in table.columns]
