@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 _WEIGHT = 0.2
-"""Of a new measurement in the running averages."""
+"""Of a new measurement in a running average."""
 _SURPRISE = 2.0
 """A measurement so many times above or below the average weighs half: things have changed."""
 _TRY_AGAIN = 8
@@ -15,6 +15,20 @@ _TRIED_BLOCKS = 2
 
 
 @dataclass(slots=True)
+class _Average:
+    """A running average: a guess until the first measurement, which takes its place."""
+
+    value: float
+    measured: bool = False
+
+    def take(self, new: float) -> None:
+        if not self.measured:
+            self.value, self.measured = new, True
+            return
+        surprising = new > _SURPRISE * self.value or self.value > _SURPRISE * new
+        self.value += (0.5 if surprising else _WEIGHT) * (new - self.value)
+
+
 class Costs:
     """Seconds, as running averages of what was seen; until then the guesses given here.
 
@@ -23,27 +37,34 @@ class Costs:
     ``step_s``: a step.
     """
 
-    load_block_s: float = 0.004
-    compute_token_s: float = 0.001
-    step_s: float = 0.02
-    _declined: int = 0
-    _patience: int = _TRY_AGAIN
+    def __init__(
+        self, load_block_s: float = 0.002, compute_token_s: float = 0.001, step_s: float = 0.02
+    ) -> None:
+        self._load = _Average(load_block_s)
+        self._compute = _Average(compute_token_s)
+        self._step = _Average(step_s)
+        self._declined = 0
+        self._patience = _TRY_AGAIN
+
+    @property
+    def step_s(self) -> float:
+        return self._step.value
 
     def step_took(self, extend_len: int, seconds: float) -> None:
         """A step with ``extend_len`` tokens of prompts took this long."""
-        self.step_s = _mix(self.step_s, seconds)
+        self._step.take(seconds)
         if extend_len >= 16:  # less says more of the step than of the tokens
-            self.compute_token_s = _mix(self.compute_token_s, seconds / extend_len)
+            self._compute.take(seconds / extend_len)
 
     def restore_took(self, blocks: int, seconds: float) -> None:
         """A restore of ``blocks`` (at least 1) took this long."""
-        self.load_block_s = _mix(self.load_block_s, seconds / blocks)
+        self._load.take(seconds / blocks)
 
     def load_s(self, blocks: int) -> float:
-        return blocks * self.load_block_s
+        return blocks * self._load.value
 
     def compute_s(self, tokens: int) -> float:
-        return tokens * self.compute_token_s
+        return tokens * self._compute.value
 
     def would_load(self, blocks: int, tokens: int) -> bool:
         """Is loading ``blocks`` estimated to be faster than computing the ``tokens`` that they bring?"""
@@ -64,8 +85,3 @@ class Costs:
         self._declined = 0
         self._patience = min(2 * self._patience, _LEAST_OFTEN) if hopeless else _TRY_AGAIN
         return min(blocks, _TRIED_BLOCKS)
-
-
-def _mix(average: float, new: float) -> float:
-    surprising = new > _SURPRISE * average or average > _SURPRISE * new
-    return average + (0.5 if surprising else _WEIGHT) * (new - average)
