@@ -4,9 +4,7 @@ Every route wants the token from the data folder's ``server.json`` in a header: 
 the files as well. Without it the answer is the same for every path, and says nothing.
 """
 
-import functools
-import hmac
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -19,20 +17,18 @@ from starlette.routing import Mount, Route
 
 from chatd.cache.disk.verify import Checked
 from chatd.engine.messages import CachedPath
-from chatd.errors import InvalidParameter, NotAllowed, NotReady
+from chatd.errors import InvalidParameter, NotReady
 from chatd.ids import ConversationId, Namespace
 from chatd.server.cache_service import CacheService
 from chatd.server.cache_stats import LOOKED_AT, choices_of, predictions_of
 from chatd.server.http import json_response, read_json
+from chatd.server.operators import operator_only
 from chatd.server.state import AppState
 from chatd.store.records import Pin, rfc3339
 
-TOKEN_HEADER = "x-chatd-admin"
 MOST_LISTED = 10_000
 VERIFY_EVERY = 64
 """Records between two lines about how far a verification is."""
-
-Endpoint = Callable[[Request, AppState], Awaitable[Response]]
 
 
 class ClearBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,23 +45,11 @@ class PinBody(Struct, frozen=True, forbid_unknown_fields=True):
     system_of: str | None = None
 
 
-def _operator(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-    @functools.wraps(endpoint)
-    async def guarded(request: Request) -> Response:
-        state: AppState = request.app.state.chatd
-        given = request.headers.get(TOKEN_HEADER, "")
-        if not state.admin_token or not hmac.compare_digest(given.encode(), state.admin_token.encode()):
-            raise NotAllowed("Commands of chatd on this machine may do that: `chatd cache --help`.")
-        return await endpoint(request, state)
-
-    return guarded
-
-
 def _cache(state: AppState) -> CacheService:
     return state.ready_service().cache
 
 
-@_operator
+@operator_only
 async def stats(request: Request, state: AppState) -> Response:
     """All figures: the engine's since it started, the ledger's over all time or `LOOKED_AT` responses."""
     service = state.ready_service()
@@ -84,7 +68,7 @@ async def stats(request: Request, state: AppState) -> Response:
     return json_response(body)
 
 
-@_operator
+@operator_only
 async def listing(request: Request, state: AppState) -> Response:
     """Paths in memory with the text they begin with, and what is on disk by namespace."""
     text = request.query_params.get("limit", "100")
@@ -102,7 +86,7 @@ def _path_of(path: CachedPath, cache: CacheService) -> dict[str, Any]:
     return shown
 
 
-@_operator
+@operator_only
 async def clear(request: Request, state: AppState) -> Response:
     asked = await read_json(request, ClearBody)
     namespace = None if asked.namespace is None else Namespace(asked.namespace)
@@ -110,12 +94,12 @@ async def clear(request: Request, state: AppState) -> Response:
     return json_response({"tokens": done.tokens, "blocks": done.blocks})
 
 
-@_operator
+@operator_only
 async def pins(request: Request, state: AppState) -> Response:
     return json_response({"pins": [_pin_of(pin) for pin in await state.store.pins()]})
 
 
-@_operator
+@operator_only
 async def pin(request: Request, state: AppState) -> Response:
     asked, cache = await read_json(request, PinBody), _cache(state)
     given = (asked.text, asked.conversation_id, asked.system_of)
@@ -129,7 +113,7 @@ async def pin(request: Request, state: AppState) -> Response:
     return json_response(_pin_of(made), 201)
 
 
-@_operator
+@operator_only
 async def unpin(request: Request, state: AppState) -> Response:
     await _cache(state).unpin(request.path_params["name"])
     return Response(status_code=204)
@@ -145,7 +129,7 @@ def _pin_of(pin: Pin) -> dict[str, Any]:
     }
 
 
-@_operator
+@operator_only
 async def verify(request: Request, state: AppState) -> Response:
     """Reads every record. Lines of JSON: how far it is, and each record that is damaged."""
     if state.disk is None:

@@ -14,13 +14,24 @@ import anyio
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import ASGIApp
 
 from chatd.errors import ChatdError, InvalidRequest, MethodNotAllowed, NotFound, SetupError, TooLarge
-from chatd.server import admin_api, health, metrics, native_api, openai_api, openai_errors, reports_api
+from chatd.server import (
+    admin_api,
+    health,
+    keys_api,
+    login_api,
+    metrics,
+    native_api,
+    openai_api,
+    openai_errors,
+    reports_api,
+)
+from chatd.server.doorman import Doorman
 from chatd.server.guards import Addresses, Guard
 from chatd.server.http import error_response
 from chatd.server.page import page_routes
@@ -55,7 +66,8 @@ class Application(Starlette):
 
     def build_middleware_stack(self) -> ASGIApp:
         state: AppState = self.state.chatd
-        guarded = Guard(super().build_middleware_stack(), self._addresses)
+        admitted = Doorman(super().build_middleware_stack(), state, _refused)
+        guarded = Guard(admitted, self._addresses)
         return RequestLog(guarded, self.routes, state.http, state.new_id)
 
 
@@ -64,7 +76,9 @@ def create_app(state: AppState) -> Starlette:
     routes = [
         *health.ROUTES,
         metrics.ROUTE,
+        *keys_api.ROUTES,
         admin_api.ROUTES,
+        *login_api.ROUTES,
         reports_api.ROUTES,
         native_api.ROUTES,
         openai_api.ROUTES,
@@ -76,6 +90,11 @@ def create_app(state: AppState) -> Starlette:
 
 async def _chatd_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ChatdError)
+    return _refused(request, error)
+
+
+def _refused(request: HTTPConnection, error: ChatdError) -> Response:
+    """As the interface at that path says it."""
     state: AppState = request.app.state.chatd
     path = str(request.scope["path"]).removeprefix(state.settings.root_path)
     is_openai = path.startswith(openai_api.ROUTES.path + "/")

@@ -6,7 +6,8 @@ checks keep such pages out, before any route, body or upgrade is looked at:
 - Host must name this server, or a page could point its own name at 127.0.0.1 (DNS rebinding).
 - Origin, on WebSocket upgrades and on methods that change things, must be this server's own. Programs
   that are not browsers send none, and may: a request without Origin is refused only if a browser sent it
-  (Sec-Fetch headers, or a cookie).
+  (Sec-Fetch headers, or a cookie). A socket with a ticket may come from any origin: the ticket, which only
+  a key can get, is all that counts there (`chatd.server.doorman`).
 """
 
 import ipaddress
@@ -14,12 +15,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chatd.errors import ChatdError, WrongHost, WrongOrigin
 from chatd.server.http import error_response
 
+TICKET = "ticket"
+"""The query parameter that a ticket comes in: pages cannot give a socket any header."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 BROWSER_HEADERS = ("sec-fetch-site", "sec-fetch-mode", "cookie")
 DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
@@ -149,6 +152,8 @@ class Guard:
         if not self._addresses.is_ours(host, server[1] if server else None):
             return WrongHost(f"this server is not {hosts[0]!r}; --allowed-hosts adds names it answers to")
         if scope["type"] == "http" and scope["method"] in SAFE_METHODS:
+            return None
+        if scope["type"] == "websocket" and TICKET in QueryParams(scope.get("query_string", b"")):
             return None
         return self._origin_refusal(headers, Origin(scheme, host))
 

@@ -141,6 +141,8 @@ class LiveResponse:
         self.grace_s = grace_s
         self.begun = False
         """Its row is open in the store."""
+        self.key_id = ""
+        """The key that it was asked with, if with any."""
         self.conversation_id: ConversationId | None = None
         """Set once the row is opened, unless the conversation is a hidden one."""
         self.streams: set[ResponseStream] = set()

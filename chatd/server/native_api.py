@@ -10,7 +10,7 @@ from starlette.routing import Mount, Route
 
 from chatd.engine.messages import EngineCounters
 from chatd.errors import InvalidParameter, NotFound
-from chatd.ids import ConversationId, ResponseId
+from chatd.ids import ConversationId, Namespace, ResponseId
 from chatd.server.commands import command_of
 from chatd.server.estimates import estimated_of
 from chatd.server.http import json_response, read_json
@@ -18,6 +18,7 @@ from chatd.server.protocol import Asking, Key
 from chatd.server.report_views import report_of, verdict_of
 from chatd.server.state import AppState
 from chatd.server.views import brief_of, conversation_of, response_of
+from chatd.server.visitors import visitor_of
 from chatd.store.records import RunCounters
 
 MAX_ID_CHARS = 128
@@ -42,13 +43,19 @@ class EstimateBody(Asking, frozen=True, kw_only=True, tag=False):
 
 
 class ConversationPatch(Struct, frozen=True, forbid_unknown_fields=True):
-    title: Title
+    """What is to change: the title, or whether it is pinned."""
+
+    title: Title | None = None
+    pinned: bool | None = None
 
 
 async def list_conversations(request: Request) -> Response:
     state = _state(request)
     limit, before = _limit(request, default=50), request.query_params.get("before")
-    page = await state.store.list_conversations(state.namespace, limit, before)
+    pinned = request.query_params.get("pinned", "false")
+    if pinned not in ("true", "false"):
+        raise InvalidParameter("pinned must be true or false", param="pinned")
+    page = await state.store.list_conversations(_account(request), limit, before, pinned=pinned == "true")
     briefs = [brief_of(conversation) for conversation in page.conversations]
     return json_response({"conversations": briefs, "next": page.next})
 
@@ -56,24 +63,31 @@ async def list_conversations(request: Request) -> Response:
 async def create_conversation(request: Request) -> Response:
     state = _state(request)
     new = await read_json(request, NewConversation)
-    conversation = await state.store.create_conversation(state.namespace, new.title.strip(), new.system)
-    state.conversation_changed(state.namespace, conversation)
+    conversation = await state.store.create_conversation(_account(request), new.title.strip(), new.system)
+    state.conversation_changed(_account(request), conversation)
     return json_response(brief_of(conversation), 201)
 
 
 async def read_conversation(request: Request) -> Response:
     state = _state(request)
-    view = await state.store.conversation(state.namespace, _conversation_id(request))
+    view = await state.store.conversation(_account(request), _conversation_id(request))
     return json_response(conversation_of(view))
 
 
-async def rename_conversation(request: Request) -> Response:
-    state = _state(request)
-    title = (await read_json(request, ConversationPatch)).title.strip()
-    if not title:
+async def change_conversation(request: Request) -> Response:
+    """A title, or a pin: the conversation as it is then."""
+    state, account, conversation_id = _state(request), _account(request), _conversation_id(request)
+    patch = await read_json(request, ConversationPatch)
+    title = None if patch.title is None else patch.title.strip()
+    if title == "":
         raise InvalidParameter("title is empty", param="title")
-    conversation = await state.store.rename(state.namespace, _conversation_id(request), title)
-    state.conversation_changed(state.namespace, conversation)
+    if title is None and patch.pinned is None:
+        raise InvalidParameter("give a title, or whether it is pinned", param="title")
+    if patch.pinned is not None:
+        conversation = await state.store.pin_conversation(account, conversation_id, pinned=patch.pinned)
+    if title is not None:
+        conversation = await state.store.rename(account, conversation_id, title)
+    state.conversation_changed(account, conversation)
     return json_response(brief_of(conversation))
 
 
@@ -81,7 +95,7 @@ async def delete_conversation(request: Request) -> Response:
     """What is being written there is cancelled; text and KV go (while the model loads: once it is here)."""
     state = _state(request)
     owner = state.store if state.service is None else state.service
-    await owner.delete(state.namespace, _conversation_id(request))
+    await owner.delete(_account(request), _conversation_id(request))
     return Response(status_code=204)
 
 
@@ -90,7 +104,7 @@ async def warm_conversation(request: Request) -> Response:
     state = _state(request)
     taken = state.warming.take(state.clock())
     if taken:
-        await state.ready_service().cache.warm(state.namespace, _conversation_id(request))
+        await state.ready_service().cache.warm(_account(request), _conversation_id(request))
     return json_response({"accepted": taken}, 202)
 
 
@@ -99,14 +113,14 @@ async def estimate(request: Request) -> Response:
     state = _state(request)
     asked = await read_json(request, EstimateBody)
     asked.check()
-    found = await state.ready_service().estimate(state.namespace, command_of(asked))
+    found = await state.ready_service().estimate(_account(request), command_of(asked))
     body = to_builtins(estimated_of(found, asked.idempotency_key))
     return json_response({name: value for name, value in body.items() if name not in HIDDEN})
 
 
 async def read_response(request: Request) -> Response:
     state = _state(request)
-    record = await state.store.response(state.namespace, ResponseId(_path_id(request)))
+    record = await state.store.response(_account(request), ResponseId(_path_id(request)))
     return json_response(response_of(record))
 
 
@@ -114,7 +128,7 @@ async def report(request: Request) -> Response:
     """Sessions, the last used first, and totals by currency over all of them."""
     state = _state(request)
     limit = _limit(request, default=None)
-    return json_response(report_of(await state.store.sessions_report(state.namespace, limit=limit)))
+    return json_response(report_of(await state.store.sessions_report(_account(request), limit=limit)))
 
 
 async def verify(request: Request) -> Response:
@@ -155,6 +169,10 @@ def _state(request: Request) -> AppState:
     return state
 
 
+def _account(request: Request) -> Namespace:
+    return visitor_of(request).namespace
+
+
 def _path_id(request: Request) -> str:
     value: str = request.path_params["id"]
     if len(value) > MAX_ID_CHARS:
@@ -181,7 +199,7 @@ ROUTES = Mount(
         Route("/conversations", list_conversations, methods=["GET"]),
         Route("/conversations", create_conversation, methods=["POST"]),
         Route("/conversations/{id}", read_conversation, methods=["GET"]),
-        Route("/conversations/{id}", rename_conversation, methods=["PATCH"]),
+        Route("/conversations/{id}", change_conversation, methods=["PATCH"]),
         Route("/conversations/{id}", delete_conversation, methods=["DELETE"]),
         Route("/conversations/{id}/warm", warm_conversation, methods=["POST"]),
         Route("/cache/estimate", estimate, methods=["POST"]),

@@ -24,6 +24,7 @@ from chatd.server.commands import CreateCommand
 from chatd.server.request_log import CLIENT_LEFT
 from chatd.server.state import Service
 from chatd.server.views import history_of
+from chatd.server.visitors import Visitor
 from chatd.store.records import ResponseRecord, ResponseStatus
 
 KEEP_ALIVE_S = 15.0
@@ -59,10 +60,10 @@ class Answer:
         self._after_seq = after_seq
 
     @classmethod
-    async def ask(cls, service: Service, namespace: Namespace, command: CreateCommand) -> "Answer":
+    async def ask(cls, service: Service, visitor: Visitor, command: CreateCommand) -> "Answer":
         """Raises what `ChatService.create` raises."""
-        started = await service.create(namespace, command)
-        return cls(service, namespace, started.response_id)
+        started = await service.create(visitor.namespace, command, visitor)
+        return cls(service, visitor.namespace, started.response_id)
 
     @contextlib.asynccontextmanager
     async def stream(self) -> AsyncIterator[TokenStream[ResponseRecord]]:

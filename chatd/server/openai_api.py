@@ -35,6 +35,7 @@ from chatd.server.openai_answer import (
 )
 from chatd.server.openai_errors import fault_of, openai_errors
 from chatd.server.state import AppState
+from chatd.server.visitors import visitor_of
 from chatd.store.records import ResponseRecord
 
 
@@ -44,7 +45,7 @@ async def chat_completions(request: Request) -> Response:
     state: AppState = request.app.state.chatd
     service = state.ready_service()
     asked = wire.decode_request(await read_body(request))
-    answer = await Answer.ask(service, state.namespace, _command(asked, key_of(request)))
+    answer = await Answer.ask(service, visitor_of(request), _command(asked, key_of(request)))
     if asked.stream:
         return EventStream(answer, ChatVoice(answer, asked))
     found = await answer.whole(request.receive)
@@ -62,7 +63,7 @@ async def count_chat_tokens(request: Request) -> Response:
     state: AppState = request.app.state.chatd
     service = state.ready_service()
     asked = wire.decode_request(await read_body(request))
-    count = await service.count_tokens(state.namespace, _command(asked, None))
+    count = await service.count_tokens(visitor_of(request).namespace, _command(asked, None))
     return json_response(wire.InputTokens(count))
 
 

@@ -35,6 +35,7 @@ from chatd.server.openai_answer import (
 )
 from chatd.server.openai_errors import fault_of, openai_errors
 from chatd.server.state import AppState
+from chatd.server.visitors import visitor_of
 from chatd.store.records import ResponseRecord
 
 MAX_TOKENS = 16
@@ -128,7 +129,9 @@ async def completions(request: Request) -> Response:
     asked = wire.decode_accepted(await read_body(request), CompletionRequest, ACCEPTED)
     raw = asked.raw()
     text = raw if isinstance(raw, str) else service.text_of(raw)
-    answer = await Answer.ask(service, state.namespace, _command(raw, text, asked.params(), key_of(request)))
+    answer = await Answer.ask(
+        service, visitor_of(request), _command(raw, text, asked.params(), key_of(request))
+    )
     echo = text if asked.echo else ""
     if asked.stream:
         return EventStream(answer, TextVoice(answer, asked, echo))

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chatd.errors import InvalidParameter, NotFound, Unsupported
-from chatd.ids import ConversationId, MessageId, ResponseId
+from chatd.ids import ConversationId, MessageId, Namespace, ResponseId
 from chatd.server import openai_response_types as wire
 from chatd.server.commands import ChatTurn, CreateCommand
 from chatd.server.http import json_response, read_body
@@ -31,6 +31,7 @@ from chatd.server.openai_response_views import (
 )
 from chatd.server.openai_types import InputTokens, decode_accepted
 from chatd.server.state import AppState
+from chatd.server.visitors import visitor_of
 from chatd.store.records import ResponseRecord, ResponseStatus
 
 BACKGROUND_S = 24 * 3600.0
@@ -44,11 +45,12 @@ GONE = "There is no such response (any more)."
 async def create(request: Request) -> Response:
     """An answer to new input, whole, as server-sent events, or in the background."""
     state: AppState = request.app.state.chatd
+    account = visitor_of(request).namespace
     service = state.ready_service()
     asked = decode_accepted(await read_body(request), wire.ResponseRequest, wire.ACCEPTED)
-    command, note = await _command(state, asked, key_of(request))
-    answer = await Answer.ask(service, state.namespace, command)
-    record = await state.store.response(state.namespace, answer.id)
+    command, note = await _command(state, account, asked, key_of(request))
+    answer = await Answer.ask(service, visitor_of(request), command)
+    record = await state.store.response(account, answer.id)
     shown = Shown(record, note, asked.instructions or None)
     if asked.stream:
         return EventStream(answer, ResponseVoice(shown))
@@ -65,23 +67,25 @@ async def create(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt of a response with this body would have."""
     state: AppState = request.app.state.chatd
+    account = visitor_of(request).namespace
     service = state.ready_service()
     asked = decode_accepted(await read_body(request), wire.ResponseRequest, wire.ACCEPTED)
-    command, _ = await _command(state, asked, None)
-    return json_response(InputTokens(await service.count_tokens(state.namespace, command)))
+    command, _ = await _command(state, account, asked, None)
+    return json_response(InputTokens(await service.count_tokens(account, command)))
 
 
 @openai_errors
 async def retrieve(request: Request) -> Response:
     """A response as it is now; with ``stream=true`` its events, after ``starting_after`` if that is given."""
     state: AppState = request.app.state.chatd
-    record, note = await _find(state, _id_of(request))
-    shown = await _shown(state, record, note)
+    account = visitor_of(request).namespace
+    record, note = await _find(state, account, _id_of(request))
+    shown = await _shown(state, account, record, note)
     if request.query_params.get("stream") != "true":
         return json_response(object_of(shown))
     after = _starting_after(request)
     seq = min(max(0, after - wire.FIRST_DELTA + 1), record.last_seq)
-    answer = Answer(state.ready_service(), state.namespace, record.id, seq)
+    answer = Answer(state.ready_service(), account, record.id, seq)
     earlier = shown.at(record, await _text_of(state, record.id, seq))
     return EventStream(answer, ResponseVoice(earlier, after))
 
@@ -90,15 +94,16 @@ async def retrieve(request: Request) -> Response:
 async def cancel(request: Request) -> Response:
     """Ends a response that runs; one that has ended stays as it is. Answers with what it came to."""
     state: AppState = request.app.state.chatd
+    account = visitor_of(request).namespace
     service = state.ready_service()
-    record, note = await _find(state, _id_of(request))
+    record, note = await _find(state, account, _id_of(request))
     if record.status is ResponseStatus.OPEN:
-        await service.cancel(state.namespace, record.id)
-        answer = Answer(service, state.namespace, record.id, record.last_seq)
+        await service.cancel(account, record.id)
+        answer = Answer(service, account, record.id, record.last_seq)
         if (found := await answer.whole(request.receive)) is None:
             return nobody()
         record = found[1]
-    return json_response(object_of(await _shown(state, record, note)))
+    return json_response(object_of(await _shown(state, account, record, note)))
 
 
 @openai_errors
@@ -106,13 +111,14 @@ async def delete(request: Request) -> Response:
     """Nobody can ask for it or go on from it any more. When nothing of a hidden history can be asked for, its
     text and its KV go too; a conversation is deleted as a whole, under /api/v1/conversations."""
     state: AppState = request.app.state.chatd
+    account = visitor_of(request).namespace
     service = state.ready_service()
-    record, _ = await _find(state, _id_of(request))
-    await service.cancel(state.namespace, record.id)
-    left = await state.store.withdraw(state.namespace, record.id)
+    record, _ = await _find(state, account, _id_of(request))
+    await service.cancel(account, record.id)
+    left = await state.store.withdraw(account, record.id)
     if left is not None:
         with contextlib.suppress(NotFound):
-            await service.delete(state.namespace, left)
+            await service.delete(account, left)
     return json_response(wire.Deleted(record.id))
 
 
@@ -120,8 +126,9 @@ async def delete(request: Request) -> Response:
 async def input_items(request: Request) -> Response:
     """The messages that a response answers, the newest first unless ``order=asc``."""
     state: AppState = request.app.state.chatd
-    record, note = await _find(state, _id_of(request))
-    path = await state.store.path_to(state.namespace, record.message_id)
+    account = visitor_of(request).namespace
+    record, note = await _find(state, account, _id_of(request))
+    path = await state.store.path_to(account, record.message_id)
     items = [item_of(message) for message in path[:-1]]
     if note.instructions:
         items = items[1:]
@@ -143,7 +150,7 @@ ROUTES = [
 
 
 async def _command(
-    state: AppState, asked: wire.ResponseRequest, key: str | None
+    state: AppState, account: Namespace, asked: wire.ResponseRequest, key: str | None
 ) -> tuple[CreateCommand, wire.Note]:
     turns, instructions = asked.turns(), asked.instructions or None
     note = wire.Note(
@@ -158,10 +165,10 @@ async def _command(
     parent_id: MessageId | None = None
     conversation_id: ConversationId | None = None
     if asked.previous_response_id is not None:
-        parent_id, turns = await _after(state, asked.previous_response_id, instructions, turns)
+        parent_id, turns = await _after(state, account, asked.previous_response_id, instructions, turns)
     elif asked.conversation_id is not None:
         conversation_id = ConversationId(asked.conversation_id)
-        turns = await _in_conversation(state, conversation_id, instructions, turns)
+        turns = await _in_conversation(state, account, conversation_id, instructions, turns)
     else:
         turns = (*_system(instructions), *turns)
     command = CreateCommand(
@@ -183,14 +190,18 @@ def _system(instructions: str | None) -> tuple[ChatTurn, ...]:
 
 
 async def _after(
-    state: AppState, response_id: str, instructions: str | None, turns: tuple[ChatTurn, ...]
+    state: AppState,
+    account: Namespace,
+    response_id: str,
+    instructions: str | None,
+    turns: tuple[ChatTurn, ...],
 ) -> tuple[MessageId | None, tuple[ChatTurn, ...]]:
     """The message that ``turns`` go under; or none, and all turns of a path that begins anew."""
     try:
-        record, note = await _find(state, response_id)
+        record, note = await _find(state, account, response_id)
     except NotFound as error:
         raise NotFound(error.message, param="previous_response_id") from None
-    path = await state.store.path_to(state.namespace, record.message_id)
+    path = await state.store.path_to(account, record.message_id)
     replaceable = note.instructions or instructions is not None
     head = path[0].text if replaceable and path[0].role == "system" else None
     if head == instructions:
@@ -202,16 +213,17 @@ async def _after(
 
 async def _in_conversation(
     state: AppState,
+    account: Namespace,
     conversation_id: ConversationId,
     instructions: str | None,
     turns: tuple[ChatTurn, ...],
 ) -> tuple[ChatTurn, ...]:
-    head = await state.store.head(state.namespace, conversation_id)
+    head = await state.store.head(account, conversation_id)
     if instructions is None:
         return turns
     if head.tip_id is None:
         return (*_system(instructions), *turns)
-    path = await state.store.path_to(state.namespace, head.tip_id)
+    path = await state.store.path_to(account, head.tip_id)
     if path[0].role == "system" and path[0].text == instructions:
         return turns
     raise Unsupported("A conversation keeps the system prompt it began with.", param="instructions")
@@ -225,19 +237,19 @@ def _id_of(request: Request) -> str:
     return value
 
 
-async def _find(state: AppState, response_id: str) -> tuple[ResponseRecord, wire.Note]:
+async def _find(state: AppState, account: Namespace, response_id: str) -> tuple[ResponseRecord, wire.Note]:
     """NotFound also for what was deleted, or was not to be stored."""
     if len(response_id) > MAX_ID_CHARS:
         raise NotFound(GONE)
-    kept = await state.store.note(state.namespace, ResponseId(response_id))
+    kept = await state.store.note(account, ResponseId(response_id))
     note = msgspec.json.decode(kept.text, type=wire.Note) if kept.text else wire.Note()
     if kept.withdrawn or not note.store:
         raise NotFound(GONE)
-    return await state.store.response(state.namespace, ResponseId(response_id)), note
+    return await state.store.response(account, ResponseId(response_id)), note
 
 
-async def _shown(state: AppState, record: ResponseRecord, note: wire.Note) -> Shown:
-    path = await state.store.path_to(state.namespace, record.message_id) if note.instructions else []
+async def _shown(state: AppState, account: Namespace, record: ResponseRecord, note: wire.Note) -> Shown:
+    path = await state.store.path_to(account, record.message_id) if note.instructions else []
     return Shown(record, note, instructions_of(path, note), await _text_of(state, record.id, None))
 
 

@@ -15,6 +15,7 @@ from chatd.server.params import MAX_SEED, RequestParams, check_text, parse_param
 from chatd.server.prompt import Prompt, new_messages
 from chatd.server.turns import Place
 from chatd.server.views import history_of
+from chatd.server.visitors import Visitor
 from chatd.server.xray import PromptFacts
 from chatd.store.records import BegunResponse, NewResponse
 
@@ -27,6 +28,17 @@ class Asked:
     command: CreateCommand
     params: RequestParams
     digest: bytes
+    by: Visitor | None = None
+
+    @property
+    def key_id(self) -> str:
+        """As the ledger has it: "" without a key."""
+        return "" if self.by is None else self.by.key_id
+
+    @property
+    def tokens_per_min(self) -> int | None:
+        """The most that its key may use."""
+        return None if self.by is None or self.by.key is None else self.by.key.limits.tokens_per_min
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,8 @@ def new_response(response_id: ResponseId, asked: Asked, planned: Planned, backen
         continued_ids=prompt.answer_ids if place.continues else None,
         backend=backend.formats.backend,
         formats=backend.formats.text,
+        key_id=asked.key_id,
+        max_tokens=planned.max_tokens,
     )
 
 
@@ -106,6 +120,7 @@ def submit_of(response_id: ResponseId, asked: Asked, planned: Planned, backend: 
         max_tokens=planned.max_tokens,
         stop=asked.params.stop,
         stop_ids=frozenset() if asked.params.ignore_eos else backend.tokenizer.eos_ids,
+        owner=asked.key_id,
     )
 
 

@@ -42,6 +42,11 @@ async def _not_built(request: Request) -> Response:
     return HTMLResponse(NOT_BUILT, 503, {"cache-control": "no-store"})
 
 
+def page_names(web_dir: Path | None) -> frozenset[str]:
+    """What lies at the top of the page's folder: open to everybody, for it has to show where to log in."""
+    return frozenset() if web_dir is None else frozenset(path.name for path in web_dir.iterdir())
+
+
 def page_routes(web_dir: Path | None) -> list[BaseRoute]:
     """Goes last: it takes every path that nothing before it took."""
     if web_dir is None:

@@ -382,12 +382,16 @@ class Pong(ServerFrame, frozen=True, tag="pong"):
 
 
 class Error(ServerFrame, frozen=True, tag="error", omit_defaults=True):
-    """A frame was refused. Names the request it belongs to where that could be read."""
+    """A frame was refused. Names the request it belongs to where that could be read.
+
+    ``retry_after_s`` seconds have to pass before it is worth another try, if that is known.
+    """
 
     code: str
     message: str
     retryable: bool
     param: str | UnsetType = UNSET
+    retry_after_s: int | UnsetType = UNSET
     idempotency_key: str | UnsetType = UNSET
     response_id: str | UnsetType = UNSET
     conversation_id: str | UnsetType = UNSET
@@ -418,6 +422,7 @@ class CloseCode(IntEnum):
     TOO_BIG = 1009
     INTERNAL = 1011
     RESTART = 1012
+    UNAUTHORIZED = 4401
     WRONG_SUBPROTOCOL = 4406
     SLOW_READER = 4408
 
@@ -428,6 +433,7 @@ CLOSE_MEANINGS = {
     CloseCode.TOO_BIG: "A message was larger than the transport allows (2 MiB).",
     CloseCode.INTERNAL: "No answer to the server's pings in time, or a fault of the server. Reconnect.",
     CloseCode.RESTART: "The server shut down or restarts. Reconnect and subscribe again.",
+    CloseCode.UNAUTHORIZED: "The key was revoked, the page logged out, or keys are wanted now. Log in again.",
     CloseCode.WRONG_SUBPROTOCOL: "The client did not offer the subprotocol `chatd.v1`.",
     CloseCode.SLOW_READER: "The client took no data for too long. Reconnect and subscribe again.",
 }
@@ -493,6 +499,7 @@ def error_event(
         message=error.message,
         retryable=error.retryable,
         param=UNSET if error.param is None else error.param,
+        retry_after_s=error.retry_after_s or UNSET,
         idempotency_key=UNSET if idempotency_key is None else idempotency_key,
         response_id=UNSET if response_id is None else response_id,
         conversation_id=UNSET if conversation_id is None else conversation_id,

@@ -6,15 +6,20 @@
         &limit=50&after=CURSOR                a page; `next` of one is `after` of the following
         &reprice=NAME                         at the prices of a book that comes with chatd
         &what_if=disk_hit=0.05                as if this price were other than it is; may be repeated
+        &format=csv                           all lines as a file
+    GET /api/v1/reports/turns                 reuse by the number of a turn in its session (no page, no prices)
+    GET /api/v1/reports/prices                what new turns are billed at, and the books for `reprice`
 
 The figures are those of ``chatd report``, of one's own namespace alone.
 """
 
-from collections.abc import Callable, Mapping
+import io
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict, replace
 from typing import TypeVar
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 
 from chatd.errors import InvalidParameter, NotFound, SetupError
@@ -22,7 +27,9 @@ from chatd.ids import ConversationId
 from chatd.price_file import changed, find_book, parse_changes, shipped_books
 from chatd.server.http import json_response
 from chatd.server.state import AppState
+from chatd.server.usage_csv import write_csv_head, write_csv_page
 from chatd.server.usage_views import storage_of, usage_of
+from chatd.server.visitors import visitor_of
 from chatd.store.days import day_number
 from chatd.store.pricing import View
 from chatd.store.reports import MAX_PAGE
@@ -36,7 +43,7 @@ KINDS: Mapping[str, By] = {
     "keys": By.KEY,
     "namespaces": By.NAMESPACE,
 }
-PARAMS = frozenset({"since", "until", "model", "session", "limit", "after", "reprice", "what_if"})
+PARAMS = frozenset({"since", "until", "model", "session", "limit", "after", "reprice", "what_if", "format"})
 MAX_TEXT = 500
 
 T = TypeVar("T")
@@ -55,7 +62,56 @@ async def report(request: Request) -> Response:
         limit=_limit(request),
         after=request.query_params.get("after"),
     )
-    return json_response(usage_of(await state.store.usage_report(asked)))
+    if (form := request.query_params.get("format", "json")) not in ("json", "csv"):
+        raise InvalidParameter("format must be json or csv", param="format")
+    if form == "json":
+        return json_response(usage_of(await state.store.usage_report(asked)))
+    headers = {
+        "cache-control": "no-store",
+        "content-disposition": f'attachment; filename="chatd-{request.path_params["kind"]}.csv"',
+    }
+    return StreamingResponse(_csv(state, asked), headers=headers, media_type="text/csv")
+
+
+async def _csv(state: AppState, asked: Asked) -> AsyncIterator[str]:
+    """All lines, page by page. With a mark by which spreadsheets know that it is UTF-8."""
+    write_csv_head(asked.by, out := io.StringIO())
+    yield "\ufeff" + out.getvalue()
+    page: Asked | None = replace(asked, limit=MAX_PAGE, with_totals=False)
+    while page is not None:
+        found = await state.store.usage_report(page)
+        write_csv_page(asked.by, usage_of(found), out := io.StringIO())
+        yield out.getvalue()
+        page = None if found.next is None else replace(page, after=found.next)
+
+
+async def by_turn(request: Request) -> Response:
+    """Reuse by the number of a turn in its session."""
+    state: AppState = request.app.state.chatd
+    _check_params(request)
+    sums = await state.store.turn_sums(_scope(request, state))
+    return json_response({"rows": [{**asdict(one), "hit_rate": round(one.hit_rate, 6)} for one in sums]})
+
+
+async def prices(request: Request) -> Response:
+    """Prices in nano-units for a million tokens; null where there is none."""
+    state: AppState = request.app.state.chatd
+    book = state.store.prices
+    return json_response(
+        {
+            "version": book.version,
+            "currency": book.currency,
+            "valid_from": book.valid_from,
+            "computed": book.computed,
+            "gpu_hit": book.gpu_hit,
+            "disk_hit": book.disk_hit,
+            "output": book.generated,
+            "books": [
+                {"name": name, "currency": other.currency, "valid_from": other.valid_from, "note": other.note}
+                for name, other in ((name, find_book(name)) for name in shipped_books())
+            ],
+        }
+    )
 
 
 async def storage(request: Request) -> Response:
@@ -76,7 +132,7 @@ def _scope(request: Request, state: AppState) -> Scope:
     query = request.query_params
     session = query.get("session")
     return Scope(
-        namespace=state.namespace,
+        namespace=visitor_of(request).namespace,
         session=None if session is None else ConversationId(session),
         model=query.get("model"),
         first_day=_read(request, "since", day_number, "a day, such as 2026-11-29"),
@@ -120,6 +176,8 @@ ROUTES = Mount(
     "/api/v1/reports",
     routes=[
         Route("/storage", storage, methods=["GET"]),
+        Route("/turns", by_turn, methods=["GET"]),
+        Route("/prices", prices, methods=["GET"]),
         Route("/{kind}", report, methods=["GET"]),
     ],
 )

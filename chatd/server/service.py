@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import anyio.to_thread
 import structlog
@@ -41,7 +42,9 @@ from chatd.server.opening import (
 from chatd.server.prompt import PromptMaker
 from chatd.server.request_log import ended_line
 from chatd.server.turns import Place, find_place
+from chatd.server.visitors import Visitor
 from chatd.store.errors import StoreFailure, TipMoved
+from chatd.store.key_limits import NoRoom
 from chatd.store.records import ResponseRecord, ResponseStatus, RunCounters, RunId
 from chatd.store.store import Store
 
@@ -193,7 +196,7 @@ class ChatService:
             self._calls.fail(NotReady(_STOPPED.message))
             self._hub.abandon(FinishReason.FAILED, _STOPPED)
 
-    async def create(self, ns: Namespace, command: CreateCommand) -> Started:
+    async def create(self, ns: Namespace, command: CreateCommand, by: Visitor | None = None) -> Started:
         """Check, plan, open the ledger row, submit. Raises `ChatdError`; then nothing was stored or started.
 
         The same idempotency key again gives the ids of the first time (`Started.replay`), whatever has
@@ -202,7 +205,7 @@ class ChatService:
         Cancelled, it leaves either nothing, or a response that is stored and submitted, which the
         same key finds again and which ends after its grace if nobody does.
         """
-        asked = check_command(ns, command, self.backend)
+        asked = replace(check_command(ns, command, self.backend), by=by)
         if (replayed := await self._replayed(asked)) is not None:
             return replayed
         self._refuse_if_unable()
@@ -210,6 +213,10 @@ class ChatService:
             planned = await self._plan(asked)
             try:
                 return await self._begin(asked, planned)
+            except NoRoom as error:
+                if by is not None:
+                    by.room = error.room
+                raise
             except TipMoved:
                 continue
             except NotFound:
@@ -229,6 +236,12 @@ class ChatService:
             live = self._hub.find(ns, response_id)
         if live is not None:
             self._hub.cancel(live)
+
+    def end_answers(self, key_id: str) -> None:
+        """End those that were asked with this key, soon. What was generated is kept, and billed."""
+        for live in self._hub.open_responses():
+            if live.key_id == key_id:
+                self._hub.cancel(live)
 
     async def estimate(self, ns: Namespace, command: CreateCommand) -> Estimated:
         """What `create` with the same command would find now. Raises what it raises; changes nothing."""
@@ -327,6 +340,9 @@ class ChatService:
             self._run_id, backend.model_name, backend.formats.text, cache_on=backend.cache_on
         )
         limit = self._prompts.max_tokens(prompt, asked.params)
+        if asked.params.max_tokens is None and asked.tokens_per_min is not None:
+            # Who names no length must not be refused for ever for want of one.
+            limit = max(1, min(limit, asked.tokens_per_min - len(prompt.ids)))
         return Planned(place, prompt, limit, facts_of(place, prompt, engine))
 
     async def _begin(self, asked: Asked, planned: Planned) -> Started:
@@ -344,6 +360,7 @@ class ChatService:
             on_gap=self.figures.gap.add,
             request_id=structlog.contextvars.get_contextvars().get("request_id", ""),
         )
+        live.key_id = asked.key_id
         self._hub.add(live)
         opening = asyncio.create_task(self._open(live, asked, planned), name=f"open {live.id}")
         self._opening.add(opening)
@@ -369,6 +386,8 @@ class ChatService:
         if begun.replay:
             self._hub.discard(live)
             return started_of(begun)
+        if asked.by is not None:
+            asked.by.room = begun.room
         live.begun = True
         live.conversation_id = None if new.hidden else begun.conversation_id
         self._submit(live, asked, planned)

@@ -23,13 +23,15 @@ from chatd.server.commands import CreateCommand, Started
 from chatd.server.estimates import Estimated
 from chatd.server.figures import HttpFigures, ResponseFigures
 from chatd.server.flush import ConversationListener
+from chatd.server.keyring import Keyring
 from chatd.server.protocol import ConversationUpdated
 from chatd.server.views import update_of
+from chatd.server.visitors import Visitor
 from chatd.store.records import Conversation, ResponseRecord
 from chatd.store.store import Store
 
 LOCAL = Namespace("local")
-"""The one account there is."""
+"""The account of this machine's own user, who needs no key as long as there are none."""
 
 
 class EngineHealth(Protocol):
@@ -62,7 +64,8 @@ class Service(Protocol):
     def engine_state(self) -> EngineState: ...
     @property
     def store_healthy(self) -> bool: ...
-    async def create(self, ns: Namespace, command: CreateCommand) -> Started: ...
+    async def create(self, ns: Namespace, command: CreateCommand, by: Visitor | None = None) -> Started: ...
+    def end_answers(self, key_id: str) -> None: ...
     async def cancel(self, ns: Namespace, response_id: ResponseId) -> None: ...
     async def subscribe(
         self, ns: Namespace, response_id: ResponseId, after_seq: int
@@ -106,8 +109,11 @@ class ServerSettings:
 
 
 class Connection(Protocol):
-    """One open WebSocket, as shutdown sees it."""
+    """One open WebSocket, as the rest of the server sees it."""
 
+    @property
+    def visitor(self) -> Visitor: ...
+    def show_out(self) -> None: ...
     async def until_idle(self) -> None: ...
     def drain(self, deadline_s: float) -> None: ...
     def conversation(self, update: ConversationUpdated) -> None: ...
@@ -138,6 +144,10 @@ class AppState:
     warming: Allowance = field(default_factory=lambda: Allowance(20, 2.0))
     """Of hints over HTTP, which have no connection of their own to be counted by."""
     http: HttpFigures = field(default_factory=HttpFigures)
+    keys: Keyring = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keys = Keyring(self.store.keys, self.namespace)
 
     @property
     def phase(self) -> Phase:
@@ -163,9 +173,15 @@ class AppState:
 
     def conversation_changed(self, namespace: Namespace, conversation: Conversation) -> None:
         """Tell every connection of that account."""
-        if namespace == self.namespace:
-            for connection in list(self.connections):
+        for connection in list(self.connections):
+            if connection.visitor.namespace == namespace:
                 connection.conversation(update_of(conversation))
+
+    def show_out(self) -> None:
+        """Close the sockets of everybody who would not be let in now."""
+        for connection in list(self.connections):
+            if not self.keys.is_good(connection.visitor):
+                connection.show_out()
 
     def begin_drain(self) -> None:
         """Refuse new responses and tell every connection. Idempotent."""

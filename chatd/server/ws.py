@@ -37,6 +37,7 @@ from chatd.server.session import (
 )
 from chatd.server.state import AppState, Service
 from chatd.server.views import ending_of
+from chatd.server.visitors import Visitor, visitor_of
 from chatd.store.records import ResponseRecord
 
 OUTBOX_BYTES = 64 * 1024
@@ -50,14 +51,14 @@ CLOSE_S = 1.0
 
 
 async def serve_socket(socket: WebSocket) -> None:
-    """The route. ``socket`` has passed the Host and Origin checks."""
+    """The route. ``socket`` has passed the Host and Origin checks, and the doorman."""
     state: AppState = socket.app.state.chatd
     if wire.SUBPROTOCOL not in socket.scope["subprotocols"]:
         await socket.accept()
         await socket.close(wire.CloseCode.WRONG_SUBPROTOCOL, f"offer the subprotocol {wire.SUBPROTOCOL}")
         return
     await socket.accept(wire.SUBPROTOCOL)
-    await Pump(socket, state).run()
+    await Pump(socket, state, visitor_of(socket)).run()
 
 
 class Outbox:
@@ -110,14 +111,19 @@ class _Stalled(Exception):
     """The client took no data for ``send_timeout_s``."""
 
 
+class _ShownOut(Exception):
+    """Who came in would not be let in now."""
+
+
 class Pump:
     """Carries one connection. `run` returns when it is over, with every stream closed."""
 
-    def __init__(self, socket: WebSocket, state: AppState) -> None:
+    def __init__(self, socket: WebSocket, state: AppState, visitor: Visitor) -> None:
         settings = state.settings
         identity = Identity(state.new_id(), state.version, settings.heartbeat_s, state.currency)
         self._socket = socket
         self._state = state
+        self.visitor = visitor
         self._session = Session(identity, max_responses=settings.max_responses)
         self._outbox = Outbox()
         self._calls = anyio.Semaphore(MAX_CALLS)
@@ -139,6 +145,13 @@ class Pump:
         """Say that the server shuts down."""
         self._carry_out(self._session.draining(deadline_s))
 
+    def show_out(self) -> None:
+        """Close the connection: its key was revoked, or the like."""
+        self._tasks.start_soon(self._leave)
+
+    async def _leave(self) -> None:
+        raise _ShownOut
+
     def conversation(self, update: wire.ConversationUpdated) -> None:
         """A conversation of this account changed, here or elsewhere."""
         self._carry_out(self._session.conversation(update))
@@ -148,6 +161,8 @@ class Pump:
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._state.connections.add(self)
+                if not self._state.keys.is_good(self.visitor):  # revoked while it came in
+                    self.show_out()
                 self._tasks.start_soon(self._write)
                 self._tasks.start_soon(self._beat)
                 await self._read()
@@ -156,6 +171,8 @@ class Pump:
             pass
         except* _Stalled:
             await self._close(wire.CloseCode.SLOW_READER, "no data was taken for too long")
+        except* _ShownOut:
+            await self._close(wire.CloseCode.UNAUTHORIZED, "log in again")
         except* Exception:
             await self._close(wire.CloseCode.INTERNAL, "internal error")
             raise
@@ -208,7 +225,7 @@ class Pump:
         try:
             async with self._calls:
                 stream = await self._service().subscribe(
-                    self._state.namespace, ResponseId(response_id), listen.after_seq
+                    self.visitor.namespace, ResponseId(response_id), listen.after_seq
                 )
             try:
                 while self._hear(response_id, await stream.get()):
@@ -265,7 +282,8 @@ class Pump:
             with anyio.CancelScope(shield=True):
                 try:
                     service = self._state.ready_service()
-                    started = await service.create(self._state.namespace, command_of(start.request))
+                    command = command_of(start.request)
+                    started = await service.create(self.visitor.namespace, command, self.visitor)
                 except ChatdError as error:
                     self._carry_out(self._session.refused(start.ticket, error))
                 else:
@@ -286,7 +304,7 @@ class Pump:
         async with self._calls:
             with anyio.CancelScope(shield=True):
                 try:
-                    await self._service().cancel(self._state.namespace, response_id)
+                    await self._service().cancel(self.visitor.namespace, response_id)
                 except ChatdError as error:
                     self._carry_out(self._session.cancel_refused(response_id, error))
 
@@ -295,7 +313,7 @@ class Pump:
         async with self._calls:
             try:
                 service = self._state.ready_service()
-                found = await service.estimate(self._state.namespace, command_of(request))
+                found = await service.estimate(self.visitor.namespace, command_of(request))
             except ChatdError as error:
                 self._carry_out(self._session.estimate_refused(key, error))
             else:
@@ -306,7 +324,7 @@ class Pump:
         async with self._calls:
             with anyio.CancelScope(shield=True):
                 try:
-                    await self._service().cache.warm(self._state.namespace, conversation_id)
+                    await self._service().cache.warm(self.visitor.namespace, conversation_id)
                 except ChatdError as error:
                     self._carry_out(self._session.warm_refused(conversation_id, error))
 

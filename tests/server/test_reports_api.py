@@ -10,7 +10,8 @@ import pytest_asyncio
 from starlette.applications import Starlette
 
 from chatd.errors import ChatdError
-from chatd.server.app import _chatd_error
+from chatd.server.app import _chatd_error, _refused
+from chatd.server.doorman import Doorman
 from chatd.server.reports_api import KINDS, ROUTES
 from chatd.server.state import AppState, ServerSettings
 from chatd.server.usage_views import usage_of
@@ -30,7 +31,7 @@ async def site(data_dir: Path) -> AsyncIterator[tuple[httpx.AsyncClient, AppStat
         )
         app = Starlette(routes=[ROUTES], exception_handlers={ChatdError: _chatd_error})
         app.state.chatd = state
-        transport = httpx.ASGITransport(app)
+        transport = httpx.ASGITransport(Doorman(app, state, _refused))
         async with httpx.AsyncClient(transport=transport, base_url="http://x/api/v1/reports") as client:
             yield client, state
 

@@ -20,6 +20,7 @@ from chatd.ids import Namespace, ResponseId, Rid
 from chatd.server import protocol as wire
 from chatd.server.commands import CreateCommand, Started
 from chatd.server.service import ChatService, ServiceSettings
+from chatd.server.visitors import Visitor
 from chatd.server.ws import Pump
 from chatd.store.records import ResponseStatus
 from tests.server.test_protocol import BAD_FRAMES
@@ -269,9 +270,9 @@ class GatedService(ChatService):
 
     gate: asyncio.Event
 
-    async def create(self, ns: Namespace, command: CreateCommand) -> Started:
+    async def create(self, ns: Namespace, command: CreateCommand, by: Visitor | None = None) -> Started:
         await self.gate.wait()
-        return await super().create(ns, command)
+        return await super().create(ns, command, by)
 
 
 @contextlib.asynccontextmanager
