@@ -133,7 +133,7 @@ describe("Message", () => {
     conversation.merge(view("a1", message("u1", null, "hi"), message("a1", "u1", "Once ", "streaming")));
     answer.paint({ ...live, phase: "streaming", seq: 3, text: "and **more**." });
     expect(answer.text).toBe("Once and **more**.");
-    expect(answer.blocks.length).toBe(1);
+    expect(answer.lastBlocks.length).toBe(1);
     expect(answer.parentId).toBe("u1");
   });
 });

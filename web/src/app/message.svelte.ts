@@ -10,7 +10,9 @@ export class Message implements Node {
   id = $state("");
   parentId = $state.raw<string | null>(null);
   text = $state.raw("");
-  blocks = $state.raw<readonly Block[]>([]);
+  /** An answer's text as blocks: many that will not change any more, then the last ones. */
+  chunks = $state.raw<readonly (readonly Block[])[]>([]);
+  lastBlocks = $state.raw<readonly Block[]>([]);
   responses = $state.raw<readonly ResponseSummary[]>([]);
   /** The response that is being written into this message. */
   live = $state.raw<Answer | null>(null);
@@ -118,6 +120,7 @@ export class Message implements Node {
     this.text += text;
     if (this.role !== "assistant") return;
     this.#stream.push(text);
-    this.blocks = this.#stream.blocks;
+    this.chunks = this.#stream.chunks;
+    this.lastBlocks = this.#stream.last;
   }
 }

@@ -64,22 +64,39 @@ const MOST_DEPTH = 3;
 /** A line so many columns right of an item's mark belongs to the item. */
 const NESTED = 2;
 
+const CHUNK = 24;
+
 export class BlockStream {
+  /** Settled blocks, so many in each: what shows them needs to look at none of them again. */
+  chunks: readonly (readonly Block[])[] = [];
+  /** The blocks after those, settled or not. */
+  last: readonly Block[] = [];
+
   #settled: Block[] = [];
   #tail = "";
   /** What the tail was parsed into last time. */
   #built: Built[] = [];
-  blocks: readonly Block[] = [];
+
+  get blocks(): readonly Block[] {
+    return [...this.chunks.flat(), ...this.last];
+  }
 
   push(text: string): void {
     this.#tail += text;
     const { spans, whole } = split(this.#tail, 0);
     this.#built = this.#parsed(spans);
     const settled = this.#built.slice(0, Math.max(0, whole - 1));
-    for (const { block } of settled) this.#settled.push(block);
+    for (const { block } of settled) this.#settle(block);
     this.#built = this.#built.slice(settled.length);
-    this.blocks = [...this.#settled, ...this.#built.map(({ block }) => block)];
+    this.last = [...this.#settled, ...this.#built.map(({ block }) => block)];
     this.#tail = this.#tail.slice(spans[settled.length]?.from ?? 0);
+  }
+
+  #settle(block: Block): void {
+    this.#settled.push(block);
+    if (this.#settled.length < CHUNK) return;
+    this.chunks = [...this.chunks, this.#settled];
+    this.#settled = [];
   }
 
   #parsed(spans: readonly Span[]): Built[] {
