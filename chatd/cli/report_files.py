@@ -1,74 +1,19 @@
-"""Reports as CSV, JSON and Parquet, page by page. Money is whole nano-units; unknown is empty or null."""
+"""Reports as JSON and Parquet, page by page. Money is whole nano-units; unknown is null."""
 
-import csv
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self, TextIO
 
 from chatd.errors import SetupError
+from chatd.server.usage_csv import TIMES, Page, columns
 from chatd.store.usage import By
 
-LABELS = {
-    By.SESSION: ("session_id", "title", "namespace"),
-    By.BRANCH: ("session_id", "title", "namespace", "branch_id"),
-    By.DAY: ("day",),
-    By.MODEL: ("model",),
-    By.KEY: ("namespace", "key_id"),
-    By.NAMESPACE: ("namespace",),
-}
-FIGURES = (
-    "currency",
-    "turns",
-    "prompt_tokens",
-    "gpu_hit",
-    "disk_hit",
-    "computed",
-    "output_tokens",
-    "hit_rate",
-    "ttft_hit_p50_ms",
-    "ttft_hit_p95_ms",
-    "ttft_miss_p50_ms",
-    "ttft_miss_p95_ms",
-    "tpot_p50_ms",
-    "queue_p95_ms",
-    "total_p50_ms",
-    "saved_s",
-    "cost_nano",
-    "without_cache_nano",
-    "saved_nano",
-    "unpriced",
-    "preemptions",
-    "recomputed",
-)
-TIMES = ("first_at", "last_at")
 TEXTS = frozenset(
     {"session_id", "title", "namespace", "branch_id", "day", "model", "key_id", "currency", *TIMES}
 )
 REALS = frozenset({"hit_rate", "saved_s"})
 """And all that ends in ``_ms``; the rest are whole numbers."""
-
-Page = dict[str, Any]
-
-
-def columns(by: By) -> tuple[str, ...]:
-    """In order; the names are those of the JSON."""
-    return (*LABELS[by], *FIGURES, *(TIMES if by in (By.SESSION, By.BRANCH) else ()))
-
-
-def write_csv_rows(by: By, pages: Iterable[Page], out: TextIO) -> None:
-    """Text that a spreadsheet would run as a formula is quoted with an apostrophe."""
-    writer, names = csv.writer(out), columns(by)
-    writer.writerow(names)
-    for page in pages:
-        writer.writerows([_cell(row[name]) for name in names] for row in page["rows"])
-
-
-def _cell(value: object) -> object:
-    if value is None:
-        return ""
-    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{value}" if is_formula else value
 
 
 def write_json_rows(by: By, pages: Iterable[Page], out: TextIO) -> None:

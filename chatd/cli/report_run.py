@@ -9,11 +9,12 @@ from rich.console import Console
 from sqlalchemy import Connection
 
 from chatd.cli.data_reading import read_data
-from chatd.cli.report_files import Page, ParquetFile, write_csv_rows, write_json_rows
+from chatd.cli.report_files import ParquetFile, write_json_rows
 from chatd.cli.report_view import Heading, print_table
 from chatd.config import Settings
 from chatd.errors import SetupError
 from chatd.ids import ConversationId
+from chatd.server.usage_csv import Page, write_csv_rows
 from chatd.server.usage_views import usage_of
 from chatd.store.pricing import View
 from chatd.store.reports import MAX_PAGE, find_session, usage_report

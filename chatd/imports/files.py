@@ -1,17 +1,18 @@
 """A file of conversations, whatever tool wrote it."""
 
+import io
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from chatd.ids import Namespace
 from chatd.imports.chatgpt import is_chatgpt, read_chatgpt
 from chatd.imports.errors import WrongFile
-from chatd.imports.jsonl import is_jsonl, read_jsonl
+from chatd.imports.jsonl import is_jsonl, is_whole, read_jsonl, read_whole
 from chatd.imports.llama_cpp import is_llama_cpp, read_llama_cpp
 from chatd.imports.open_webui import is_open_webui, read_open_webui
 from chatd.imports.trees import Source
@@ -19,6 +20,7 @@ from chatd.store.archive import Archived, WrongArchive
 
 MOST_BYTES = 2**30
 IN_ZIP = "conversations.json"
+ZIP = b"PK\x03\x04"
 
 Reader = Callable[[Mapping[str, Any], str, int], Source]
 KINDS: Sequence[tuple[Callable[[object], bool], Reader]] = (
@@ -34,15 +36,24 @@ def read_file(path: Path, namespace: Namespace, now: int) -> list[Archived]:
     `WrongFile` names the file, the place in it, and what is wrong there.
     """
     try:
-        raw = _bytes(path)
-        found = (
-            list(read_jsonl(raw.splitlines())) if is_jsonl(raw[:200]) else list(_foreign(raw, namespace, now))
-        )
-        for number, one in enumerate(found, 1):
-            _check(one, number)
-        return found
+        return read_bytes(_bytes(path), namespace, now)
     except WrongFile as error:
         raise WrongFile(f"{path} cannot be imported: {error.message}. Nothing of it was stored.") from None
+
+
+def read_bytes(raw: bytes, namespace: Namespace, now: int) -> list[Archived]:
+    """As `read_file`, of what is in a file; `WrongFile` names the place in it, and what is wrong there."""
+    if raw.startswith(ZIP):
+        raw = _unzipped(io.BytesIO(raw))
+    if is_jsonl(raw[:200]):
+        found = list(read_jsonl(raw.splitlines()))
+    elif is_whole(raw[:200]):
+        found = read_whole(raw)
+    else:
+        found = list(_foreign(raw, namespace, now))
+    for number, one in enumerate(found, 1):
+        _check(one, number)
+    return found
 
 
 def without_ids(found: Sequence[Archived]) -> list[Archived]:
@@ -52,8 +63,6 @@ def without_ids(found: Sequence[Archived]) -> list[Archived]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        if zipfile.is_zipfile(path):
-            return _unzipped(path)
         if path.stat().st_size > MOST_BYTES:
             raise WrongFile(f"it is larger than {MOST_BYTES >> 20} MiB")
         return path.read_bytes()
@@ -61,10 +70,10 @@ def _bytes(path: Path) -> bytes:
         raise WrongFile(f"it cannot be read ({error.strerror})") from None
 
 
-def _unzipped(path: Path) -> bytes:
+def _unzipped(file: BinaryIO) -> bytes:
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(IN_ZIP) as file:
-            raw = file.read(MOST_BYTES + 1)
+        with zipfile.ZipFile(file) as archive, archive.open(IN_ZIP) as inner:
+            raw = inner.read(MOST_BYTES + 1)
     except KeyError:
         raise WrongFile(f"it is an archive without a {IN_ZIP}") from None
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:

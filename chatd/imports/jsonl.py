@@ -4,11 +4,15 @@
     {"id": ..., "namespace": ..., "title": ..., "created_at": ..., "updated_at": ..., "tip_id": ...,
      "messages": [{"id", "parent_id", "role", "text", "token_ids", "status", "created_at"}, ...]}
 
+or, for people to look at, one object over several lines: the first of these, with "conversations", a list of
+the others.
+
 One conversation a line, each with its whole tree, parents before children. Times are RFC 3339, UTC.
 ``token_ids`` are those that the model saw, for exactly the model they came from; null where they are not
 known. What conversations cost is not in here.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TextIO
@@ -51,13 +55,39 @@ class ConversationLine(Struct, frozen=True, forbid_unknown_fields=True):
     messages: list[MessageLine]
 
 
+class Whole(Struct, frozen=True, forbid_unknown_fields=True):
+    format: str
+    version: int
+    made_at: str
+    conversations: list[ConversationLine]
+
+
+def head_line(now: float) -> bytes:
+    """The first line of a file, with its end."""
+    return msgspec.json.encode(_head(now)) + b"\n"
+
+
+def conversation_line(one: Archived) -> bytes:
+    """A line of its own, with its end."""
+    return msgspec.json.encode(_line(one)) + b"\n"
+
+
+def whole_json(found: Iterable[Archived], now: float) -> bytes:
+    """One object, indented."""
+    whole = {**_head(now), "conversations": [_line(one) for one in found]}
+    return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
+
+
+def _head(now: float) -> dict[str, object]:
+    return {"format": FORMAT, "version": VERSION, "made_at": rfc3339(micros(now))}
+
+
 def write_jsonl(found: Iterable[Archived], out: TextIO, *, now: float) -> int:
     """How many conversations were written."""
-    head = {"format": FORMAT, "version": VERSION, "made_at": rfc3339(micros(now))}
-    out.write(msgspec.json.encode(head).decode() + "\n")
+    out.write(head_line(now).decode())
     count = 0
     for one in found:
-        out.write(msgspec.json.encode(_line(one)).decode() + "\n")
+        out.write(conversation_line(one).decode())
         count += 1
     return count
 
@@ -87,6 +117,20 @@ def _line(one: Archived) -> dict[str, object]:
 
 def is_jsonl(first_line: bytes) -> bool:
     return first_line.lstrip().startswith(b'{"format"')
+
+
+def is_whole(beginning: bytes) -> bool:
+    return re.match(rb'\s*\{\s+"format"\s*:', beginning) is not None
+
+
+def read_whole(raw: bytes) -> list[Archived]:
+    """`WrongFile` says what is wrong."""
+    try:
+        whole = msgspec.json.decode(raw, type=Whole)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WrongFile(f"it is wrong: {error}") from None
+    _check_head(Head(whole.format, whole.version, whole.made_at))
+    return [_archived(line) for line in whole.conversations]
 
 
 def read_jsonl(lines: Iterable[bytes]) -> Iterator[Archived]:

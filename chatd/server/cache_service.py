@@ -12,6 +12,7 @@ from chatd.engine.messages import (
     ListCache,
     PinPrefix,
     Probe,
+    Probed,
     UnpinPrefix,
     Warm,
 )
@@ -63,6 +64,14 @@ class CacheService:
         if ids:
             self._calls.send(Warm(namespace, tuple(ids)))
         return len(ids)
+
+    async def ids_of(self, namespace: Namespace, conversation_id: ConversationId) -> list[int]:
+        """What the engine saw of its newest branch, as far as that is known. NotFound if unknown."""
+        return await self._tip_ids(namespace, conversation_id)
+
+    async def look(self, namespace: Namespace, ids: list[int]) -> Probed:
+        """What memory and disk have of these ids. Changes nothing; NotReady if the engine does not answer."""
+        return await self._calls.probe(Probe(self._calls.new_rid(), namespace, tuple(ids)))
 
     async def _tip_ids(self, namespace: Namespace, conversation_id: ConversationId) -> list[int]:
         path = await self._tip_path(namespace, conversation_id)

@@ -74,8 +74,8 @@ async def read_conversation(request: Request) -> Response:
     return json_response(conversation_of(view))
 
 
-async def change_conversation(request: Request) -> Response:
-    """A title, or a pin: the conversation as it is then."""
+async def rename_conversation(request: Request) -> Response:
+    """Give it another title, or pin it. The conversation as it is then."""
     state, account, conversation_id = _state(request), _account(request), _conversation_id(request)
     patch = await read_json(request, ConversationPatch)
     title = None if patch.title is None else patch.title.strip()
@@ -199,7 +199,7 @@ ROUTES = Mount(
         Route("/conversations", list_conversations, methods=["GET"]),
         Route("/conversations", create_conversation, methods=["POST"]),
         Route("/conversations/{id}", read_conversation, methods=["GET"]),
-        Route("/conversations/{id}", change_conversation, methods=["PATCH"]),
+        Route("/conversations/{id}", rename_conversation, methods=["PATCH"]),
         Route("/conversations/{id}", delete_conversation, methods=["DELETE"]),
         Route("/conversations/{id}/warm", warm_conversation, methods=["POST"]),
         Route("/cache/estimate", estimate, methods=["POST"]),

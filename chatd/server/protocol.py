@@ -340,6 +340,7 @@ class ConversationUpdated(ServerFrame, frozen=True, tag="conversation.updated"):
     title: str
     tip_id: str | None
     updated_at: str
+    pinned: bool = False
 
 
 class PromptCost(Struct, frozen=True):

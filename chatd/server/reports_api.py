@@ -7,7 +7,7 @@
         &reprice=NAME                         at the prices of a book that comes with chatd
         &what_if=disk_hit=0.05                as if this price were other than it is; may be repeated
         &format=csv                           all lines as a file
-    GET /api/v1/reports/turns                 reuse by the number of a turn in its session (no page, no prices)
+    GET /api/v1/reports/turns                 reuse by the number of a turn in its session
     GET /api/v1/reports/prices                what new turns are billed at, and the books for `reprice`
 
 The figures are those of ``chatd report``, of one's own namespace alone.

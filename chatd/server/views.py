@@ -154,6 +154,7 @@ class ConversationBrief(Struct, frozen=True):
     created_at: str
     updated_at: str
     tip_id: str | None
+    pinned: bool
 
 
 class MessageResponse(Struct, frozen=True):
@@ -189,6 +190,7 @@ class ConversationFull(Struct, frozen=True):
     created_at: str
     updated_at: str
     tip_id: str | None
+    pinned: bool
     messages: list[MessageFull]
 
 
@@ -223,6 +225,7 @@ def brief_of(conversation: Conversation) -> ConversationBrief:
         created_at=rfc3339(conversation.created_at),
         updated_at=rfc3339(conversation.updated_at),
         tip_id=conversation.tip_id,
+        pinned=conversation.pinned,
     )
 
 
@@ -232,6 +235,7 @@ def update_of(conversation: Conversation) -> wire.ConversationUpdated:
         title=conversation.title,
         tip_id=conversation.tip_id,
         updated_at=rfc3339(conversation.updated_at),
+        pinned=conversation.pinned,
     )
 
 
@@ -243,6 +247,7 @@ def conversation_of(view: ConversationView) -> ConversationFull:
         created_at=brief.created_at,
         updated_at=brief.updated_at,
         tip_id=brief.tip_id,
+        pinned=brief.pinned,
         messages=[_message_of(one) for one in view.messages],
     )
 

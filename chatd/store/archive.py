@@ -109,6 +109,20 @@ def archived(conn: Connection, ids: Sequence[ConversationId] | None = None) -> I
         )
 
 
+def listed_ids(conn: Connection, namespace: Namespace) -> list[ConversationId]:
+    """All that the namespace sees in its list, the oldest first."""
+    mine = select(conversations.c.id).where(
+        conversations.c.namespace == namespace, conversations.c.hidden == 0
+    )
+    return [ConversationId(one) for one in conn.execute(mine.order_by(conversations.c.seq)).scalars()]
+
+
+def own_ids(conn: Connection, namespace: Namespace, ids: Sequence[ConversationId]) -> set[ConversationId]:
+    """Which of ``ids`` are conversations of the namespace."""
+    mine = conversations.c.namespace == namespace
+    return {ConversationId(one) for one in _there(conn, conversations.c.id, ids, mine)}
+
+
 def check_known(conn: Connection, ids: Sequence[ConversationId]) -> None:
     """NotFound if one of the conversations is not here."""
     if unknown := set(ids) - _there(conn, conversations.c.id, ids):
@@ -168,11 +182,14 @@ def store_archived(conn: Connection, wanted: Sequence[Archived]) -> Stored:
     return Stored(len(fresh), len(wanted) - len(fresh), len(ids))
 
 
-def _there(conn: Connection, column: ColumnElement[str], ids: Sequence[str]) -> set[str]:
-    """Which of ``ids`` the column has."""
+def _there(
+    conn: Connection, column: ColumnElement[str], ids: Sequence[str], holds: ColumnElement[bool] | None = None
+) -> set[str]:
+    """Which of ``ids`` the column has, in a row for which it ``holds``."""
     found: set[str] = set()
+    query = select(column) if holds is None else select(column).where(holds)
     for start in range(0, len(ids), _STEP):
-        found.update(conn.execute(select(column).where(column.in_(ids[start : start + _STEP]))).scalars())
+        found.update(conn.execute(query.where(column.in_(ids[start : start + _STEP]))).scalars())
     return found
 
 

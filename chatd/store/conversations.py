@@ -149,6 +149,17 @@ def list_conversations(
     )
 
 
+def newest_of(
+    conn: Connection, namespace: Namespace | None, at_most: int
+) -> list[tuple[Namespace, Conversation]]:
+    """Those used last, hidden ones too, of one namespace or of all."""
+    table = conversations.c
+    query = select(conversations).order_by(table.updated_at.desc(), table.seq.desc()).limit(at_most)
+    if namespace is not None:
+        query = query.where(table.namespace == namespace)
+    return [(Namespace(row.namespace), to_conversation(row)) for row in conn.execute(query)]
+
+
 def _older_than(cursor: str) -> ColumnElement[bool]:
     at, _, seq = cursor.partition(".")
     if not (at.isdecimal() and seq.isdecimal() and len(cursor) < 40):

@@ -24,6 +24,7 @@ from chatd.errors import NotFound, SetupError
 from chatd.ids import ConversationId, MessageId, Namespace, ResponseId
 from chatd.resources import migrations_dir
 from chatd.store import (
+    archive,
     begin,
     conversations,
     kv,
@@ -34,9 +35,11 @@ from chatd.store import (
     runs,
     search,
     stored_pieces,
+    turn_numbers,
     turns,
     verify,
 )
+from chatd.store.archive import Archived, Stored
 from chatd.store.books import to_row
 from chatd.store.connect import make_engine
 from chatd.store.days import today
@@ -75,6 +78,7 @@ from chatd.store.rows import load_books, response_query, to_response
 from chatd.store.schema import price_books, responses
 from chatd.store.search import SearchPage
 from chatd.store.storage_days import add_storage, storage_report
+from chatd.store.turn_numbers import TurnSum
 from chatd.store.usage import Asked, Scope, StorageRow, StorageUse, UsageReport
 from chatd.store.writer import Writer
 
@@ -259,6 +263,26 @@ class Store:
         """Messages and pieces go, ledger rows stay. Conflict while one of its responses is open."""
         await self._write(lambda conn: conversations.delete_conversation(conn, namespace, conversation_id))
 
+    async def listed_ids(self, namespace: Namespace) -> list[ConversationId]:
+        """Every conversation in the namespace's list, the oldest first."""
+        return await self._read(lambda conn: archive.listed_ids(conn, namespace))
+
+    async def own_ids(self, namespace: Namespace, ids: Sequence[ConversationId]) -> set[ConversationId]:
+        """Which of ``ids`` are conversations of the namespace."""
+        return await self._read(lambda conn: archive.own_ids(conn, namespace, ids))
+
+    async def archived(self, namespace: Namespace, ids: Sequence[ConversationId]) -> list[Archived]:
+        """These conversations whole; those that are unknown, foreign or gone by now are left out."""
+
+        def read(conn: Connection) -> list[Archived]:
+            return list(archive.archived(conn, sorted(archive.own_ids(conn, namespace, ids))))
+
+        return await self._read(read)
+
+    async def store_archived(self, wanted: Sequence[Archived]) -> Stored:
+        """All of them or, with a WrongArchive, none; those whose id is known stay as they are."""
+        return await self._write(lambda conn: archive.store_archived(conn, wanted))
+
     async def prune(self) -> int:
         """Deletes hidden conversations that have expired; how many. Call it now and then."""
         now, gone, step = self._now(), 0, PRUNE_STEP
@@ -385,6 +409,12 @@ class Store:
         """The oldest first."""
         return await self._read(kv.list_pins)
 
+    async def newest_of(
+        self, namespace: Namespace | None, at_most: int
+    ) -> list[tuple[Namespace, Conversation]]:
+        """The conversations used last, hidden ones too, of one namespace or (for the operator) of all."""
+        return await self._read(lambda conn: conversations.newest_of(conn, namespace, at_most))
+
     async def owner_of(self, conversation_id: ConversationId) -> Namespace:
         """Whose conversation that is: for the operator, who may see all. NotFound if there is none."""
         return await self._read(lambda conn: kv.namespace_of(conn, conversation_id))
@@ -412,6 +442,10 @@ class Store:
     async def usage_report(self, asked: Asked) -> UsageReport:
         """A page of any report; InvalidParameter for a limit or a cursor that cannot be."""
         return await self._read(lambda conn: reports.usage_report(conn, asked))
+
+    async def turn_sums(self, scope: Scope) -> tuple[TurnSum, ...]:
+        """Reuse by the number of a turn in its session."""
+        return await self._read(lambda conn: turn_numbers.turn_sums(conn, scope))
 
     async def add_storage(self, uses: Sequence[StorageUse]) -> None:
         """KV that was kept on disk or pinned since this was called last, at the prices of now."""

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from chatd.cli.report_files import ParquetFile, columns, write_csv_rows, write_json_rows
+from chatd.cli.report_files import ParquetFile, write_json_rows
 from chatd.errors import SetupError
+from chatd.server.usage_csv import columns, write_csv_rows
 from chatd.server.usage_views import usage_of
 from chatd.store.usage import By, UsageReport, UsageRow
 from tests.cli.usage_rows import session, total

@@ -19,7 +19,7 @@ from tests.support.live_server import LiveServer, live_lab
 
 pytestmark = pytest.mark.usefixtures("blocked_loop")
 
-BRIEF = {"id", "title", "created_at", "updated_at", "tip_id"}
+BRIEF = {"id", "title", "created_at", "updated_at", "tip_id", "pinned"}
 
 
 @contextlib.asynccontextmanager
