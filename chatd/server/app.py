@@ -22,6 +22,8 @@ from starlette.types import ASGIApp
 from chatd.errors import ChatdError, InvalidRequest, MethodNotAllowed, NotFound, SetupError, TooLarge
 from chatd.server import (
     admin_api,
+    archive_api,
+    cache_page_api,
     health,
     keys_api,
     login_api,
@@ -30,6 +32,7 @@ from chatd.server import (
     openai_api,
     openai_errors,
     reports_api,
+    search_api,
 )
 from chatd.server.doorman import Doorman
 from chatd.server.guards import Addresses, Guard
@@ -78,6 +81,9 @@ def create_app(state: AppState) -> Starlette:
         metrics.ROUTE,
         *keys_api.ROUTES,
         admin_api.ROUTES,
+        *cache_page_api.ROUTES,
+        *search_api.ROUTES,
+        *archive_api.ROUTES,
         *login_api.ROUTES,
         reports_api.ROUTES,
         native_api.ROUTES,
