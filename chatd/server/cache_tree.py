@@ -1,4 +1,4 @@
-"""The cache's tree by conversation: the stretches of KV that each goes through, and which are shared. Pure."""
+"""The cache's tree by conversation: the stretches of KV that each goes through, and what is shared. Pure."""
 
 from collections import defaultdict
 from collections.abc import Sequence
