@@ -61,13 +61,15 @@ class Settings:
     ] = "auto"
     weights: Annotated[
         str,
-        Choice(("auto", "bf16", "fp32"), later=("int8", "int4")),
-        "Format of the weights in memory; `auto` is bf16, or fp32 on a processor without it",
+        Choice(("auto", "bf16", "fp32", "int8", "int4")),
+        "Format of the weights in memory; `auto` is bf16, but on a CPU that multiplies bytes (VNNI) int4 for "
+        "files in 4 bits and int8 for others, and on one that cannot do bf16 either fp32",
     ] = "auto"
     kernels: Annotated[
         str,
-        Choice(("auto", "triton", "reference")),
-        "What computes; `auto` is Triton on a GPU, plain torch (`reference`) on a CPU",
+        Choice(("auto", "triton", "cpu", "reference")),
+        "What computes; `auto` is Triton on a GPU, kernels compiled for the very machine (`cpu`) on a CPU with "
+        "AVX-512, plain torch (`reference`) on others",
     ] = "auto"
     no_graphs: Annotated[
         bool, Switch(), "On a GPU, launch every kernel by itself instead of whole decode steps as graphs"

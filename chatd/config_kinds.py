@@ -53,10 +53,9 @@ class Text:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of ``names``. ``later`` are names that are known but cannot be served yet."""
+    """One of ``names``."""
 
     names: tuple[str, ...]
-    later: tuple[str, ...] = ()
 
     @property
     def metavar(self) -> str:
@@ -64,8 +63,6 @@ class Choice:
 
     def parse(self, raw: object) -> str:
         allowed = " or ".join([", ".join(self.names[:-1]), self.names[-1]])
-        if raw in self.later:
-            raise ValueError(f"which this version cannot do yet: use {allowed}")
         if not isinstance(raw, str) or raw not in self.names:
             raise ValueError(f"but one of {allowed} is wanted")
         return raw

@@ -21,7 +21,7 @@ from chatd.errors import SetupError
 from chatd.model.fetch import default_model
 from chatd.model.fingerprint import KVForm
 from chatd.model.kv_pool import KVPlan, kv_dtype, plan_pages
-from chatd.model.load import ModelFile, load_weights, open_model, weights_dtype
+from chatd.model.load import ModelFile, WeightForm, load_weights, open_model, weight_form
 from chatd.model.memory import free_memory, out_of_memory_says
 from chatd.server.backend import Backend, Formats
 from chatd.text.answer import AnswerText
@@ -74,13 +74,15 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
     progress(FETCHED, "reading the tokenizer")
     tokenizer, template = file.tokenizer(), file.chat_template()
     context_length = _check_fit(settings, file, device)
-    dtype, kv = dtypes(settings, device)
+    form, kv = forms(settings, device, file)
 
     def weights_progress(share: float, what: str) -> None:
         progress(FETCHED + share * (READ - FETCHED), what)
 
     with out_of_memory_says("the weights were loaded", device, "Take a smaller model, or --device cpu."):
-        weights = load_weights(file, dtype=dtype, device=device, progress=weights_progress)
+        weights = load_weights(
+            file, dtype=form.dtype, bits=form.bits, device=device, progress=weights_progress
+        )
     prepared = prepare(
         weights,
         runner_settings(settings, device, kv, context_length),
@@ -88,8 +90,8 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
     )
     plan, runner = prepared.kv, prepared.runner
     progress(READY, "opening the disk tier")
-    form = KVForm(dtype, kv, settings.page_size, runner.block_bytes * settings.page_size // BLOCK_LEN)
-    disk = open_disk(settings, file, tokenizer, form)
+    kv_form = KVForm(form.name, kv, settings.page_size, runner.block_bytes * settings.page_size // BLOCK_LEN)
+    disk = open_disk(settings, file, tokenizer, kv_form)
     cache = PrefixCache(plan.num_pages, plan.page_size, enabled=not settings.no_prefix_cache)
     for ids in shared_prefixes(settings.shared_prompts, tokenizer, template):
         cache.share(ids)
@@ -109,7 +111,7 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
         context_length,
         file.config.vocab_size,
         settings.temperature,
-        Formats(prepared.kernels, str(device), short_name(dtype), short_name(kv), settings.page_size),
+        Formats(prepared.kernels, str(device), form.name, short_name(kv), settings.page_size),
         cache_on=not settings.no_prefix_cache,
     )
     return Loaded(
@@ -117,7 +119,7 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
         engine,
         plan,
         str(device),
-        short_name(dtype),
+        form.name,
         prepared.kernels,
         short_name(kv),
         prepared.graphs,
@@ -198,14 +200,14 @@ def _check_memory(settings: Settings, device: torch.device) -> None:
 def _check_fit(settings: Settings, file: ModelFile, device: torch.device) -> int:
     """The context length to serve. What does not go with this model is refused before the long part."""
     if settings.kv_bytes != AUTO:
-        plan_pages(file.config, dtypes(settings, device)[1], settings.page_size, settings.kv_bytes)
+        plan_pages(file.config, forms(settings, device, file)[1], settings.page_size, settings.kv_bytes)
     return _context_length(settings, file)
 
 
-def dtypes(settings: Settings, device: torch.device) -> tuple[torch.dtype, torch.dtype]:
+def forms(settings: Settings, device: torch.device, file: ModelFile) -> tuple[WeightForm, torch.dtype]:
     """Of the weights and of the KV."""
-    weights = weights_dtype(settings.weights, device)
-    return weights, kv_dtype(settings.kv_dtype, weights, device)
+    weights = weight_form(settings.weights, device, file)
+    return weights, kv_dtype(settings.kv_dtype, weights.kv_dtype, device)
 
 
 def model_name(path: Path) -> str:

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import torch
 
-from chatd.cli.loading import choose_device, dtypes, model_name, model_path, short_name
+from chatd.cli.loading import choose_device, forms, model_name, model_path, short_name
 from chatd.cli.replay import Replayer, StoredTurn
 from chatd.config import Settings
 from chatd.engine.messages import SamplingParams
@@ -22,19 +22,19 @@ Tell = Callable[[float, str], None]
 def open_replayer(settings: Settings, turns: Sequence[ReplayTurn], tell: Tell) -> Replayer:
     """Loads ``settings``' model. `SetupError`, before that, if a turn was made with another or otherwise."""
     device = choose_device(settings.device)
-    weights_form, kv = dtypes(settings, device)
     file = open_model(model_path(settings.model, tell))
+    form, kv = forms(settings, device, file)
     formats = Formats(
         backend_name(settings.kernels, device),
         str(device),
-        short_name(weights_form),
+        form.name,
         short_name(kv),
         settings.page_size,
     )
     _refuse_others(turns, (model_name(file.path), formats.backend, formats.text))
     ops = backend(settings.kernels, device)
-    weights = load_weights(file, dtype=weights_form, device=device, progress=tell)
-    exact = weights_form == kv == torch.float32
+    weights = load_weights(file, dtype=form.dtype, bits=form.bits, device=device, progress=tell)
+    exact = not form.bits and form.dtype == kv == torch.float32
     return Replayer(weights, kv, ops, settings.page_size, exact=exact)
 
 

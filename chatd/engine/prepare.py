@@ -16,7 +16,8 @@ from chatd.errors import SetupError
 from chatd.model.kv_pool import KVPlan, KVPool, plan_pages
 from chatd.model.memory import auto_kv_bytes, free_memory, out_of_memory_says, step_bytes
 from chatd.model.weights import Weights
-from chatd_kernels import load_backend
+from chatd_kernels import has_fast_cpu_kernels, load_backend
+from chatd_kernels.cpu import CpuOps
 from chatd_kernels.ops import Ops
 
 Progress = Callable[[float, str], None]
@@ -26,7 +27,7 @@ LOWER = "Lower --kv-bytes (or --kv-share), --context-length, --step-tokens or --
 
 @dataclass(frozen=True, slots=True)
 class RunnerSettings:
-    """``kv_bytes`` None: by ``kv_share``. ``kernels`` is auto, triton or reference. Lengths in tokens."""
+    """``kv_bytes`` None: by ``kv_share``. ``kernels`` as in `backend_name`. Lengths in tokens."""
 
     kv_dtype: torch.dtype
     context_length: int
@@ -63,6 +64,8 @@ def prepare(weights: Weights, settings: RunnerSettings, progress: Progress) -> P
         pool = KVPool(config, plan, settings.kv_dtype, where)
         device = device_for(where)
         runner = TorchRunner(weights, pool, ops, device)
+    if isinstance(ops, CpuOps):
+        ops.compile(weights.dtype, pool.layers[0], config.n_heads, progress)
     if not device.overlaps:
         return Prepared(runner, plan, ops.name, (), 0)
     return _warmed(runner, plan, ops, settings, where, progress)
@@ -93,9 +96,17 @@ def device_for(where: torch.device) -> Device:
 
 
 def backend_name(kernels: str, where: torch.device) -> str:
-    """Of ``--kernels``: auto is triton on a GPU, else reference. Raises SetupError for triton on a CPU."""
+    """Of ``--kernels``: auto is triton on a GPU; on a CPU it is cpu where that is known to be faster, else
+    reference. Raises SetupError for triton on a CPU, or cpu elsewhere.
+    """
     if kernels == "auto":
-        return "reference" if where.type == "cpu" else "triton"
+        if where.type != "cpu":
+            return "triton"
+        return "cpu" if has_fast_cpu_kernels() else "reference"
+    if kernels == "cpu" and where.type != "cpu":
+        raise SetupError(
+            f"--kernels is cpu, but the model runs on {where}. Use triton, or auto.", param="kernels"
+        )
     if kernels == "triton" and where.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         raise SetupError(
             "--kernels is triton, but the model runs on a CPU, where Triton does not compile. Use reference, "

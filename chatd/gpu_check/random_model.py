@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from chatd.model.config import ModelConfig, Rope
-from chatd.model.linear import Linear
+from chatd.model.linear import Linear, TableEmbedding
 from chatd.model.rope import inverse_frequencies
 from chatd.model.weights import LayerWeights, Weights
 from chatd_kernels.shapes import LLAMA_3_8B, ModelShape
@@ -41,7 +41,7 @@ def random_weights(
     )
     head = Linear(embedding if shape.tied else normal(shape.vocab, shape.hidden))
     frequencies = inverse_frequencies(config.rope, shape.dim).to(device)
-    return Weights(config, dtype, device, embedding, layers, ones(), head, frequencies)
+    return Weights(config, dtype, device, TableEmbedding(embedding), layers, ones(), head, frequencies)
 
 
 def _config(shape: ModelShape, context_length: int) -> ModelConfig:

@@ -1,7 +1,6 @@
 """The one decoder: pre-norm blocks of grouped-query attention and SwiGLU (the llama family)."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from chatd.model.forward_batch import ForwardBatch
@@ -29,7 +28,7 @@ class Decoder:
         w, ops, eps = self.weights, self.ops, self.config.norm_eps
         rotate = rotation(w.inverse_frequencies, batch.positions)
         plans = self._plan(batch, pool)
-        residual = F.embedding(batch.tokens, w.embedding)
+        residual = w.embedding(batch.tokens)
         x = ops.rms_norm(residual, w.layers[0].attn_norm, eps)
         for i, layer in enumerate(w.layers):
             x = self._attention(x, layer, batch, pool.layers[i], rotate, plans)

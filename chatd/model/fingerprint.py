@@ -30,9 +30,11 @@ _PLANES = "[layer, k/v, kv head, slot, head dim]"
 
 @dataclass(frozen=True, slots=True)
 class KVForm:
-    """In what form KV is computed and kept. ``record_bytes`` is a page of all layers, scales included."""
+    """In what form KV is computed and kept. ``weights`` is `WeightForm.name`; ``record_bytes`` is a page of
+    all layers, scales included.
+    """
 
-    weights: torch.dtype
+    weights: str
     kv: torch.dtype
     page_size: int
     record_bytes: int
@@ -56,7 +58,7 @@ def combine(config: ModelConfig, weights: bytes, tokenizer: str, form: KVForm) -
         replace(config, name=""),
         weights.hex(),
         tokenizer,
-        str(form.weights),
+        form.weights,
         str(form.kv),
         form.page_size,
         form.record_bytes,

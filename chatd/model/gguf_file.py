@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from chatd.errors import ModelFileError
+from chatd.model import gguf_codes
 from chatd.model.config import Fields, ModelConfig, Rope, family
 from chatd.model.gguf_header import GgufHeader, TensorInfo
 from chatd.text.tokenizer import Tokenizer
+from chatd_kernels.cpu.linear import Codes
 
 _ARCHITECTURES = ("llama", "qwen2")
 """Mistral's files say llama."""
@@ -48,9 +50,25 @@ class GgufFile:
         for first in range(0, len(rows), step):
             part = rows[first : first + step]
             part.copy_(torch.from_numpy(self._dequantised(self.header.tensors[name], first, len(part))))
-        heads = {"attn_q": self.config.n_heads, "attn_k": self.config.n_kv_heads}.get(name.split(".")[-2], 0)
-        if self._interleaved and heads:
+        heads = self._permuted_heads(name)
+        if heads:
             out.copy_(half_split(out, heads))
+
+    def code_bits(self, name: str) -> int:
+        info = self.header.tensors.get(name)
+        return 0 if info is None else gguf_codes.BITS.get(info.kind, 0)
+
+    def codes(self, name: str) -> Codes | None:
+        """See `TensorSource.codes`. q and k come out in half-split rotary order."""
+        info = self.header.tensors.get(name)
+        if info is None or not self.code_bits(name):
+            return None
+        raw = np.frombuffer(self.header.data, np.uint8, info.size, info.begin)
+        heads = self._permuted_heads(name)
+        order = None
+        if heads:
+            order = half_split(torch.arange(info.shape[0])[:, None], heads)[:, 0].numpy()
+        return gguf_codes.codes(info.kind, raw.reshape(info.shape[0], -1), order)
 
     def extents(self) -> Iterator[tuple[str, Path, int, int]]:
         """Name, file, first byte and bytes of every tensor."""
@@ -68,6 +86,11 @@ class GgufFile:
                 f"there is no chat template in {self.header.path.name}: an instruct model is needed"
             )
         return keys.text("chat_template"), self._token_text("bos"), self._token_text("eos")
+
+    def _permuted_heads(self, name: str) -> int:
+        """Heads of a tensor whose rows are in interleaved rotary order; 0 for all others."""
+        heads = {"attn_q": self.config.n_heads, "attn_k": self.config.n_kv_heads}.get(name.split(".")[-2], 0)
+        return heads if self._interleaved else 0
 
     def _token_text(self, which: str) -> str:
         """A special token's text; empty if the file names none."""

@@ -56,6 +56,12 @@ class HfFolder:
         with safe_open(str(self._files[hf]), framework="pt") as file:
             out.copy_(file.get_tensor(hf))
 
+    def code_bits(self, name: str) -> int:
+        return 0
+
+    def codes(self, name: str) -> None:
+        """There are none: weights in these files are floats."""
+
     def extents(self) -> Iterator[tuple[str, Path, int, int]]:
         """Name, file, first byte and bytes of every tensor."""
         for name, tensor in sorted(self._tensors.items()):

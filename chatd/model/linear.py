@@ -1,8 +1,44 @@
 """y = x W^T + b, with the weights kept in the form that multiplies fastest on their device."""
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+class Layer(Protocol):
+    """A linear layer, whatever its weights are kept as. ``nbytes`` is what they take up."""
+
+    out_features: int
+    nbytes: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``[n, in]`` -> ``[n, out]``."""
+        ...
+
+
+class Embedding(Protocol):
+    """``nbytes`` is 0 if the weights are another's."""
+
+    dtype: torch.dtype
+    nbytes: int
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """int64 ``[n]`` -> ``[n, hidden]``."""
+        ...
+
+
+class TableEmbedding:
+    """Rows of ``table`` ``[vocab, hidden]``."""
+
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+        self.dtype = table.dtype
+        self.nbytes = table.nbytes
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.table)
 
 
 class Linear:

@@ -1,7 +1,7 @@
 """Opening a model file (header only), then loading its weights."""
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -13,11 +13,13 @@ from chatd.model.gguf_file import GgufFile
 from chatd.model.hf_folder import PICKLES, HfFolder
 from chatd.model.linear import multiplies_bf16
 from chatd.model.names import check_shapes
+from chatd.model.quant import compile_kernels, multiplies_bytes, natural_bits, quant_refusal
 from chatd.model.weights import Progress, Weights, read_weights
 from chatd.text.chat_template import ChatTemplate
 from chatd.text.tokenizer import Tokenizer
 
 WEIGHT_FORMS = {"bf16": torch.bfloat16, "fp32": torch.float32}
+CODE_FORMS = {"int8": 8, "int4": 4}
 
 _SAMPLE_BYTES = 4096
 
@@ -85,19 +87,48 @@ def _reader(path: Path) -> type[GgufFile] | type[HfFolder]:
     return GgufFile
 
 
-def weights_dtype(form: str, device: torch.device) -> torch.dtype:
-    """The dtype for ``--weights``. Raises SetupError for a form that does not exist (yet).
+@dataclass(frozen=True, slots=True)
+class WeightForm:
+    """How weights are kept: ``bits``, 4 or 8, of the linear layers' codes, or 0 where they are plain.
+    ``dtype`` is that of everything else, activations too.
+    """
 
-    "auto" is bf16 but on a CPU that cannot multiply it: all linears of SmolLM2 take 5.4 ms at 1 row and 121
-    at 512, in fp32 26 and 585 (2 cores of a Zen 5, torch 2.13).
+    dtype: torch.dtype
+    bits: int = 0
+
+    @property
+    def name(self) -> str:
+        """bfloat16, float32, int8, int4."""
+        return f"int{self.bits}" if self.bits else str(self.dtype).removeprefix("torch.")
+
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        """What KV is kept in if nobody says: never more bits than the weights are worth."""
+        return torch.bfloat16 if self.bits else self.dtype
+
+
+def weight_form(form: str, device: torch.device, file: ModelFile) -> WeightForm:
+    """The form for ``--weights``. Raises SetupError for one that this machine cannot have.
+
+    "auto" on a CPU that multiplies bytes is codes, of as many bits as the file's own: all linears of SmolLM2
+    but the head take 2.0 ms at 1 row, 5.9 at 16 and 67 at 256; in bf16 5.4, 9.0 and 62; in fp32 26 at 1 row
+    (2 cores of a Zen 5, torch 2.13).
     """
     if form == "auto":
-        return torch.bfloat16 if device.type != "cpu" or multiplies_bf16() else torch.float32
+        if device.type == "cpu" and multiplies_bytes():
+            return WeightForm(torch.float32, natural_bits(file.source))
+        bf16 = device.type != "cpu" or multiplies_bf16()
+        return WeightForm(torch.bfloat16 if bf16 else torch.float32)
     if form in WEIGHT_FORMS:
-        return WEIGHT_FORMS[form]
-    raise SetupError(
-        f"--weights is {form}, which this version cannot do: use auto, {', '.join(WEIGHT_FORMS)}."
-    )
+        return WeightForm(WEIGHT_FORMS[form])
+    if form not in CODE_FORMS:
+        known = ", ".join([*WEIGHT_FORMS, *CODE_FORMS])
+        raise SetupError(f"--weights is {form}, which does not exist: use auto, {known}.", param="weights")
+    if device.type != "cpu":
+        raise SetupError(f"--weights is {form}, which is for CPUs. Use bf16, or auto.", param="weights")
+    if why := quant_refusal():
+        raise SetupError(f"--weights is {form}, but {why}. Use bf16 or fp32, or auto.", param="weights")
+    return WeightForm(torch.float32, CODE_FORMS[form])
 
 
 def load_weights(
@@ -105,7 +136,12 @@ def load_weights(
     *,
     dtype: torch.dtype,
     device: torch.device,
+    bits: int = 0,
     progress: Progress = lambda share, what: None,
 ) -> Weights:
-    """Read all weights. ``progress`` may be called from this thread only."""
-    return read_weights(file.config, file.source, dtype, device, progress)
+    """Read all weights, in the form of ``dtype`` and ``bits`` (`WeightForm`). ``progress`` may be called from
+    this thread only.
+    """
+    if bits:
+        compile_kernels(bits, lambda share, what: progress(0.0, what))
+    return read_weights(file.config, file.source, dtype, device, progress, bits)

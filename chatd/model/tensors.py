@@ -4,6 +4,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from chatd_kernels.cpu.linear import Codes
+
 
 class TensorSource(Protocol):
     """Tensors by the decoder's own names (see `chatd.model.names`), read on demand."""
@@ -22,4 +24,12 @@ class TensorSource(Protocol):
 
     def read_into(self, name: str, out: Tensor) -> None:
         """Fill ``out`` (of the tensor's shape, any float dtype, on the CPU), converting as needed."""
+        ...
+
+    def code_bits(self, name: str) -> int:
+        """Bits of the codes that `codes` gives, 4 or 8; 0 if the tensor is of another kind."""
+        ...
+
+    def codes(self, name: str) -> Codes | None:
+        """The file's own codes, not rounded again."""
         ...

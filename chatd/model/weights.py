@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from chatd.model.config import ModelConfig
-from chatd.model.linear import Linear
+from chatd.model.linear import Embedding, Layer, Linear, TableEmbedding
+from chatd.model.quant import HEAD_BITS, TiedEmbedding, quant_linear
 from chatd.model.rope import inverse_frequencies
 from chatd.model.tensors import TensorSource
 
@@ -21,11 +22,11 @@ class LayerWeights:
     """One block. Norms ``[hidden]``; qkv ``[(h + 2 kvh) d, hidden]``; gate_up ``[2 ffn, hidden]``."""
 
     attn_norm: Tensor
-    qkv: Linear
-    attn_output: Linear
+    qkv: Layer
+    attn_output: Layer
     ffn_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    gate_up: Layer
+    down: Layer
 
     @property
     def nbytes(self) -> int:
@@ -35,16 +36,20 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """embedding ``[vocab, hidden]``; inverse_frequencies float32 ``[d / 2]``; all else in ``dtype``."""
+    """inverse_frequencies float32 ``[d / 2]``. ``dtype`` is that of the activations, and of all tensors here;
+    ``bits``, 4 or 8, of the layers' weights if they are codes, else 0. ``embedding`` turns ids into
+    rows ``[n, hidden]``.
+    """
 
     config: ModelConfig
     dtype: torch.dtype
     device: torch.device
-    embedding: Tensor
+    embedding: Embedding
     layers: tuple[LayerWeights, ...]
     output_norm: Tensor
-    head: Linear
+    head: Layer
     inverse_frequencies: Tensor
+    bits: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -53,28 +58,36 @@ class Weights:
 
 
 def read_weights(
-    config: ModelConfig, source: TensorSource, dtype: torch.dtype, device: torch.device, progress: Progress
+    config: ModelConfig,
+    source: TensorSource,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress,
+    bits: int = 0,
 ) -> Weights:
-    """Read and convert everything; little more memory than the result needs. Blocks are read by threads."""
-    reader = _Reader(config, source, dtype, device)
+    """Read and convert everything; little more memory than the result needs. Blocks are read by threads.
+
+    With ``bits``, 4 or 8, the linear layers are codes, see `chatd.model.quant`; ``dtype`` is float32 then.
+    """
+    reader = _Reader(config, source, dtype, device, bits)
     layers: list[LayerWeights] = []
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        embedding = pool.submit(reader.tensor, "token_embd.weight")
+        ends = pool.submit(reader.ends)
         for layer in pool.map(reader.layer, range(config.n_layers)):
             layers.append(layer)
             progress(0.9 * len(layers) / config.n_layers, f"layer {len(layers)} of {config.n_layers}")
-        table = embedding.result()
-    head = Linear(table if config.tied_head else reader.tensor("output.weight"))
+        embedding, head = ends.result()
     progress(1.0, "weights are loaded")
     return Weights(
         config=config,
         dtype=dtype,
         device=device,
-        embedding=table,
+        embedding=embedding,
         layers=tuple(layers),
         output_norm=reader.tensor("output_norm.weight"),
         head=head,
         inverse_frequencies=reader.frequencies(),
+        bits=bits,
     )
 
 
@@ -84,6 +97,19 @@ class _Reader:
     source: TensorSource
     dtype: torch.dtype
     device: torch.device
+    bits: int
+
+    def ends(self) -> tuple[Embedding, Layer]:
+        """The embedding and the head, which may be the same weights."""
+        if self.bits and self.config.tied_head:
+            tied = quant_linear(self.source, ["token_embd.weight"], HEAD_BITS)
+            if tied is not None:
+                return TiedEmbedding(tied), tied
+        table = self.tensor("token_embd.weight")
+        if self.config.tied_head:
+            return TableEmbedding(table), Linear(table)
+        head = quant_linear(self.source, ["output.weight"], HEAD_BITS) if self.bits else None
+        return TableEmbedding(table), head or Linear(self.tensor("output.weight"))
 
     def tensor(self, *names: str) -> Tensor:
         """One tensor, or several below each other."""
@@ -111,12 +137,12 @@ class _Reader:
             self.source.read_into("rope_freqs.weight", divisors)
         return inverse_frequencies(config.rope, config.head_dim, divisors).to(self.device)
 
-    def _linear(self, i: int, *parts: str) -> Linear:
+    def _linear(self, i: int, *parts: str) -> Layer:
         biases = list(self._biases(i, parts))
-        return Linear(
-            self.tensor(*(f"blk.{i}.{part}.weight" for part in parts)),
-            self.tensor(*biases) if biases else None,
-        )
+        bias = self.tensor(*biases) if biases else None
+        names = [f"blk.{i}.{part}.weight" for part in parts]
+        coded = quant_linear(self.source, names, self.bits, bias) if self.bits else None
+        return coded or Linear(self.tensor(*names), bias)
 
     def _biases(self, i: int, parts: tuple[str, ...]) -> Iterator[str]:
         for part in parts:

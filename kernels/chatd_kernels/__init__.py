@@ -2,7 +2,17 @@
 
 from chatd_kernels.ops import Ops
 
-BACKENDS = ("reference", "triton")
+BACKENDS = ("reference", "triton", "cpu")
+
+
+def has_fast_cpu_kernels() -> bool:
+    """Whether "cpu" runs here and is faster than "reference": shown for vectors of 512 bits only."""
+    try:
+        from chatd_kernels.cpu.library import shared
+
+        return shared().isa.wide
+    except (ImportError, RuntimeError):
+        return False
 
 
 def load_backend(name: str) -> Ops:
@@ -18,4 +28,8 @@ def load_backend(name: str) -> Ops:
         from chatd_kernels.triton import TritonOps
 
         return TritonOps()
+    if name == "cpu":
+        from chatd_kernels.cpu import CpuOps
+
+        return CpuOps()
     raise ValueError(f"unknown kernel backend {name!r}; there are: {', '.join(BACKENDS)}")

@@ -158,7 +158,9 @@ async def test_turns_come_with_their_ids(data_dir: Path) -> None:
 async def test_a_mismatch_is_refused(
     data_dir: Path, folder: Path, change: Callable[[str, str], tuple[str, str]], named: str
 ) -> None:
-    settings = load_settings({"model": str(folder), "weights": "fp32", "data_dir": str(data_dir)}, {})
+    settings = load_settings(
+        {"model": str(folder), "weights": "fp32", "kernels": "reference", "data_dir": str(data_dir)}, {}
+    )
     right = (folder.name, "weights=float32 kv=float32 page=16")
     async with opened(data_dir) as store:
         good = await stored(store, "r1", model=right[0], formats=right[1])

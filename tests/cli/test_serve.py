@@ -90,7 +90,7 @@ async def test_a_terminal_shows_where_everything_is(data_dir: Path, model_path: 
         (["--kv-bytes", "900TiB"], "of memory free"),
         (["--host", "192.0.2.1", "--allow-public"], "this machine has no such address"),
         (["--host", "0.0.0.0"], "--allow-public"),
-        (["--weights", "int4"], "cannot do yet"),
+        (["--weights", "int3"], "one of auto, bf16, fp32, int8 or int4"),
         (["--disc", "off"], "No such option"),
     ],
 )

@@ -1,5 +1,6 @@
 """What a start decides: kernels, the pool's size, graphs; and what is said where memory does not suffice."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from chatd.engine.runner import TorchRunner
 from chatd.errors import SetupError
 from chatd.model.memory import AUTO_CPU_BYTES, GPU_RESERVE_BYTES, auto_kv_bytes, step_bytes
 from chatd.model.weights import Weights
+from chatd_kernels import has_fast_cpu_kernels
 from chatd_kernels.reference import ReferenceOps
 from tests.support.driving import CPU, weights_of
 from tests.support.late_device import LateDevice
@@ -44,7 +46,8 @@ def told(progress: list[tuple[float, str]]) -> Any:
 
 def test_kernels_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert backend_name("auto", CPU) == backend_name("reference", CPU) == "reference"
+    assert backend_name("reference", CPU) == "reference"
+    assert backend_name("auto", CPU) == ("cpu" if has_fast_cpu_kernels() else "reference")
     assert backend_name("auto", CUDA) == backend_name("triton", CUDA) == "triton"
     assert backend_name("reference", CUDA) == "reference"
     with pytest.raises(SetupError, match=r"--kernels is triton.*on a CPU.*reference"):
@@ -64,7 +67,7 @@ def test_kernels_that_cannot_be_loaded_are_named(monkeypatch: pytest.MonkeyPatch
 
 def test_on_a_cpu_nothing_is_run_before_it_is_needed(weights: Weights) -> None:
     progress: list[tuple[float, str]] = []
-    prepared = prepare(weights, SETTINGS, told(progress))
+    prepared = prepare(weights, replace(SETTINGS, kernels="reference"), told(progress))
     assert (prepared.kernels, prepared.graphs, prepared.graph_bytes, progress) == ("reference", (), 0, [])
     assert prepared.kv.num_pages == (1 << 20) // prepared.runner.pool.page_bytes
     assert not prepared.runner.overlaps

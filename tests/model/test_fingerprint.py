@@ -15,7 +15,7 @@ from chatd.model.fingerprint import MEMORY_NAME, KVForm, combine, kv_fingerprint
 from chatd.model.load import ModelFile, open_model
 from tests.support.tiny_models import write_folder, write_gguf
 
-FORM = KVForm(torch.bfloat16, torch.bfloat16, 16, 16 * 1024)
+FORM = KVForm("bfloat16", torch.bfloat16, 16, 16 * 1024)
 Opener = Callable[[Path], ModelFile]
 
 
@@ -58,7 +58,7 @@ def test_c4_any_weight_byte_changes_it(make: Opener, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "form",
     [
-        replace(FORM, weights=torch.float32),
+        replace(FORM, weights="int4"),
         replace(FORM, kv=torch.float32),
         replace(FORM, page_size=32),
         replace(FORM, record_bytes=16 * 1032),

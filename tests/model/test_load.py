@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from chatd.errors import ModelFileError, SetupError
-from chatd.model.load import load_weights, open_model, weights_dtype
+from chatd.model.load import WeightForm, load_weights, open_model, weight_form
 from tests.support.driving import CPU
 from tests.support.tiny_models import write_folder, write_gguf
 
@@ -86,14 +86,17 @@ def test_block_types_load_within_their_error(kind: str, tmp_path: Path) -> None:
             assert (one - two).abs().max() < 0.08
 
 
-def test_forms_of_weights() -> None:
-    assert weights_dtype("fp32", CPU) == torch.float32
-    assert weights_dtype("bf16", CPU) == torch.bfloat16
-    assert weights_dtype("auto", torch.device("cuda")) == torch.bfloat16
-    assert weights_dtype("auto", CPU) in (torch.bfloat16, torch.float32)
-    for form in ("int8", "int4", "fp64"):
+def test_forms_of_weights(tmp_path: Path) -> None:
+    file, gpu = open_model(write_gguf(tmp_path / "m.gguf")), torch.device("cuda")
+    assert weight_form("fp32", CPU, file) == WeightForm(torch.float32)
+    assert weight_form("bf16", CPU, file) == WeightForm(torch.bfloat16)
+    assert weight_form("auto", gpu, file) == WeightForm(torch.bfloat16)
+    assert weight_form("int4", CPU, file) == WeightForm(torch.float32, 4)
+    # A file of floats loses next to nothing in 8 bits, and much in 4.
+    assert weight_form("auto", CPU, file).name in ("bfloat16", "float32", "int8")
+    for form, where in (("fp64", CPU), ("int4", gpu)):
         with pytest.raises(SetupError, match=form):
-            weights_dtype(form, CPU)
+            weight_form(form, where, file)
 
 
 def test_errors_name_the_file(tmp_path: Path) -> None:
