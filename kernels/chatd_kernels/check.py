@@ -9,6 +9,7 @@ bandwidth is measured and printed beside them.
 
 import argparse
 import json
+import os
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -136,6 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true", help="tiny shapes, nothing is timed")
     parser.add_argument("--json", type=Path, help="write the results there")
     options = parser.parse_args(argv)
+    if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+        print("no CUDA device here: nothing was checked, nothing was measured", file=sys.stderr)
+        return 2
     report = check_all(small=options.small, say=partial(print, flush=True))
     if options.json:
         options.json.write_text(json.dumps(asdict(report)))

@@ -4,8 +4,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-from chatd_kernels import BACKENDS, load_backend
+from chatd_kernels import BACKENDS, check, load_backend
 
 WITHOUT_TRITON = """
 import sys
@@ -28,7 +29,7 @@ def test_nothing_but_its_own_backend_needs_triton() -> None:
 def test_an_unknown_name_says_what_there_is() -> None:
     with pytest.raises(ValueError, match=r"'vulkan'.*reference, triton"):
         load_backend("vulkan")
-    assert set(BACKENDS) == {"reference", "triton"}
+    assert set(BACKENDS) == {"reference", "triton", "cpu"}
 
 
 def test_without_a_gpu_triton_says_what_to_do() -> None:
@@ -39,3 +40,12 @@ def test_without_a_gpu_triton_says_what_to_do() -> None:
     )  # fmt: skip
     assert done.returncode == 1
     assert "TRITON_INTERPRET=1" in done.stderr
+
+
+def test_the_check_without_a_card_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert check.main([]) == 2
+    assert "nothing was measured" in capsys.readouterr().err
