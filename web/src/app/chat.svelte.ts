@@ -249,6 +249,7 @@ export class Chat {
     if (before === "open") this.notices.say(t.reconnecting);
     this.draining = false;
     this.session = this.session && { ...this.session, model: null };
+    void http.checkSession();
     this.health.doubt();
   }
 

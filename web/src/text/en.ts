@@ -241,6 +241,16 @@ export const en = {
   outOfRange: (low: string, high: string) => `From ${low} to ${high}.`,
   wholeNumber: "A whole number.",
 
+  logInTitle: "Log in",
+  logInHelp: "This server wants a key. Its operator makes one with `chatd keys create`.",
+  logInKey: "Key",
+  logIn: "Log in",
+  logInRefused: "The key is unknown or revoked.",
+  logInStale: "That login address was used, or is too old. `chatd keys login` makes another.",
+  logOut: "Log out",
+  loggedInAs: (key: string, account: string) => `Logged in with the key ${key}, account ${account}.`,
+  operatorPage: "Logged in as the operator.",
+
   shortcuts: "Keyboard shortcuts",
   shortcutNew: "New chat",
   shortcutSearch: "Search chats",

@@ -229,6 +229,16 @@ export const zh: Strings = {
   outOfRange: (low, high) => `应在 ${low} 到 ${high} 之间。`,
   wholeNumber: "应为整数。",
 
+  logInTitle: "登录",
+  logInHelp: "此服务器需要密钥。管理员可用 `chatd keys create` 创建。",
+  logInKey: "密钥",
+  logIn: "登录",
+  logInRefused: "密钥未知或已被吊销。",
+  logInStale: "该登录地址已用过或已过期。用 `chatd keys login` 可再生成一个。",
+  logOut: "退出登录",
+  loggedInAs: (key, account) => `已用密钥 ${key} 登录，账户 ${account}。`,
+  operatorPage: "已以管理员身份登录。",
+
   shortcuts: "键盘快捷键",
   shortcutNew: "新对话",
   shortcutSearch: "搜索对话",

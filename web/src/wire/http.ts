@@ -14,6 +14,17 @@ export class ApiError extends Error implements WireError {
   }
 }
 
+/** Who one is here. `open`: nobody needs a key. `logged_in`: by a cookie, which can be logged out. */
+export interface SessionView {
+  account: string;
+  key: string | null;
+  scopes: string[];
+  logged_in: boolean;
+  open: boolean;
+}
+
+const ASKING_WHO = new Set(["api/v1/session", "api/v1/login"]);
+
 export function pageUrl(path: string): URL {
   return new URL(path, document.baseURI);
 }
@@ -32,7 +43,9 @@ async function request(method: string, path: string, body?: object, keepalive = 
     init.headers = { ...init.headers, "content-type": "application/json" };
   }
   try {
-    return await fetch(pageUrl(path), init);
+    const response = await fetch(pageUrl(path), init);
+    if (response.status === 401 && !ASKING_WHO.has(path)) location.reload(); // the page asks for a key then
+    return response;
   } catch (cause) {
     throw new ApiError("unreachable", String(cause), true, 0);
   }
@@ -52,6 +65,29 @@ async function call<T>(method: string, path: string, body?: object): Promise<T> 
   const response = await request(method, path, body);
   if (!response.ok) throw await failure(response);
   return (await response.json()) as T;
+}
+
+/** Throws ApiError with status 401 if a key is wanted. */
+export function getSession(): Promise<SessionView> {
+  return call("GET", "api/v1/session");
+}
+
+export function logIn(by: { key: string } | { token: string }): Promise<SessionView> {
+  return call("POST", "api/v1/login", by);
+}
+
+export async function logOut(): Promise<void> {
+  await request("POST", "api/v1/logout");
+}
+
+/** Has the page ask for a key if one is wanted by now; does nothing if the server cannot be reached. */
+export async function checkSession(): Promise<void> {
+  try {
+    await getSession();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    if (error.status === 401) location.reload();
+  }
 }
 
 const conversationPath = (id: string): string => `api/v1/conversations/${encodeURIComponent(id)}`;
