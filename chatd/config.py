@@ -21,6 +21,7 @@ from chatd.config_kinds import (
     Choice,
     Kind,
     Many,
+    Network,
     Number,
     OrAuto,
     PathTo,
@@ -33,7 +34,7 @@ from chatd.config_kinds import (
 from chatd.errors import SetupError
 
 ENV_PREFIX = "CHATD_"
-ENV_OTHERS = frozenset({"CHATD_CONFIG"})
+ENV_OTHERS = frozenset({"CHATD_CONFIG", "CHATD_KEY"})
 """Ours in the environment, but no settings. Those that begin with ``CHATD_TEST_`` belong to the tests."""
 
 CONFIG_NAME = "chatd.toml"
@@ -144,8 +145,19 @@ class Settings:
         "More names this server answers to, such as a proxy's; can be given more than once",
     ] = ()
     allow_public: Annotated[
-        bool, Switch(), "Listen beyond this machine although there are no accounts yet"
+        bool, Switch(), "Listen beyond this machine without any keys: something in front decides who gets in"
     ] = False
+    trusted_proxy: Annotated[
+        tuple[str, ...],
+        Many(Network()),
+        "Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; can be given more than once",
+    ] = ()
+    tls_cert: Annotated[
+        Path | None,
+        PathTo("FILE", exists=True),
+        "Certificate (PEM, with its chain), to speak TLS; with `--tls-key`",
+    ] = None
+    tls_key: Annotated[Path | None, PathTo("FILE", exists=True), "The certificate's private key (PEM)"] = None
     log_level: Annotated[
         str,
         Choice(("debug", "info", "warning", "error")),
@@ -157,6 +169,11 @@ class Settings:
     data_dir: Annotated[Path, PathTo("FOLDER"), "Conversations, bills and the lock; one server at a time"] = (
         field(default_factory=default_data_dir)
     )
+    retain_days: Annotated[
+        float | None,
+        Number(0.01, 36500, "DAYS", "a number of days"),
+        "Delete conversations that were not used for so long, with their KV; what they cost stays",
+    ] = None
     grace: Annotated[float, Number(0, 86400), "How long an answer goes on after its last reader left"] = 60.0
     drain_timeout: Annotated[
         float, Number(0, 3600), "How long a stopping server lets running answers finish"
@@ -267,14 +284,26 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def refuse_open_doors(settings: Settings) -> None:
+    """What `chatd serve` says while there are no keys, unless only this machine can reach it."""
+    if settings.allow_public:
+        return
+    if is_loopback(settings.host) and not settings.trusted_proxy:
+        return
+    where, param = f"--host is {settings.host}, which other machines can reach", "host"
+    if settings.trusted_proxy:
+        where, param = "--trusted-proxy means that others can reach this server", "trusted_proxy"
+    raise SetupError(
+        f"{where}, and there are no keys: everyone there would be the same user. Make a key first "
+        "(`chatd keys create NAME`), listen on 127.0.0.1 alone, or add --allow-public if something in front "
+        "of chatd decides who gets in.",
+        param=param,
+    )
+
+
 def _check_together(settings: Settings) -> None:
-    if not is_loopback(settings.host) and not settings.allow_public:
-        raise SetupError(
-            f"--host is {settings.host}, which other machines can reach, and chatd has no accounts yet: "
-            "everyone there would share one user. Listen on 127.0.0.1, or add --allow-public if something "
-            "in front of chatd decides who gets in.",
-            param="host",
-        )
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise SetupError("TLS needs both --tls-cert and --tls-key.", param="tls_cert")
     if settings.step_tokens != AUTO and settings.max_running > settings.step_tokens:
         raise SetupError(
             f"--max-running is {settings.max_running} and --step-tokens {settings.step_tokens}, but every "

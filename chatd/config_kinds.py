@@ -4,6 +4,7 @@ Each ``parse`` takes a TOML value or a string and raises `ValueError` whose text
 sentence "port in chatd.toml is 99999, ...".
 """
 
+import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,6 +67,21 @@ class Choice:
         if not isinstance(raw, str) or raw not in self.names:
             raise ValueError(f"but one of {allowed} is wanted")
         return raw
+
+
+@dataclass(frozen=True)
+class Network:
+    """An address, or all addresses that begin with some bits, such as 10.0.0.0/8."""
+
+    metavar: str = "CIDR"
+
+    def parse(self, raw: object) -> str:
+        try:
+            if not isinstance(raw, str):
+                raise ValueError
+            return str(ipaddress.ip_network(raw))
+        except ValueError:
+            raise ValueError("but an address or a network such as 10.0.0.0/8 is wanted") from None
 
 
 @dataclass(frozen=True)

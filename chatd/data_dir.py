@@ -27,12 +27,15 @@ LOOK_S = 0.2
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
     """``url`` is the page's, without a slash at its end. ``token`` opens the operator's routes: whoever can
-    read it here could read the files as well. Never shown."""
+    read it here could read the files as well. Never shown. ``cert`` is the file of the certificate to
+    expect, if the server speaks TLS: it need not be one for this address.
+    """
 
     pid: int
     url: str
     version: str
     token: str = field(default="", repr=False)
+    cert: str = ""
 
 
 def make_data_dir(path: Path) -> None:

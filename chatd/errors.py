@@ -87,7 +87,7 @@ class Unauthorized(ChatdError):
 
 
 class NotAllowed(ChatdError):
-    """That is not among the scopes of the key. Without keys: only who can read the data folder may do that."""
+    """Not among the scopes of the key. Without keys: only who can read the data folder may do that."""
 
     code = "not_allowed"
     http_status = 403

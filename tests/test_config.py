@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.config import Settings, is_loopback, load_settings, settings_table
+from chatd.config import Settings, is_loopback, load_settings, refuse_open_doors, settings_table
 from chatd.config_kinds import Size, show_size
 from chatd.errors import SetupError
 
@@ -111,10 +111,8 @@ def test_of_a_list_the_wrong_part_is_shown(tmp_path: Path) -> None:
 
 
 def test_settings_that_do_not_go_together_are_named_as_flags(tmp_path: Path) -> None:
-    for name in ("host", "max_running"):
-        value = {"host": "0.0.0.0", "max_running": "4096"}[name]
-        message = complaint({"data_dir": str(tmp_path), "step_tokens": 512, name: value})
-        assert message.startswith(f"--{name.replace('_', '-')} is {value}")
+    message = complaint({"data_dir": str(tmp_path), "step_tokens": 512, "max_running": "4096"})
+    assert message.startswith("--max-running is 4096")
 
 
 def test_lists_and_switches_from_every_source(tmp_path: Path) -> None:
@@ -133,8 +131,24 @@ def test_lists_and_switches_from_every_source(tmp_path: Path) -> None:
 
 def test_a_public_address_needs_the_explicit_word(tmp_path: Path) -> None:
     flags: dict[str, object] = {"data_dir": str(tmp_path), "host": "0.0.0.0"}
-    assert "--allow-public" in complaint(flags)
-    assert load_settings(flags | {"allow_public": True}, {}).host == "0.0.0.0"
+    settings = load_settings(flags, {})
+    with pytest.raises(SetupError, match="--allow-public"):
+        refuse_open_doors(settings)
+    refuse_open_doors(dataclasses.replace(settings, allow_public=True))
+    refuse_open_doors(dataclasses.replace(settings, host="127.0.0.1"))
+    with pytest.raises(SetupError, match="--trusted-proxy"):
+        refuse_open_doors(dataclasses.replace(settings, host="127.0.0.1", trusted_proxy=("10.0.0.0/8",)))
+
+
+def test_tls_needs_both_files(tmp_path: Path) -> None:
+    (cert := tmp_path / "cert.pem").touch()
+    assert "--tls-key" in complaint({"data_dir": str(tmp_path), "tls_cert": str(cert)})
+
+
+def test_networks(tmp_path: Path) -> None:
+    flags: dict[str, object] = {"data_dir": str(tmp_path), "trusted_proxy": ("10.0.0.0/8", "::1")}
+    assert load_settings(flags, {}).trusted_proxy == ("10.0.0.0/8", "::1/128")
+    assert "10.0.0.0/8" in complaint(flags | {"trusted_proxy": ("10.0.0.1/8",)})
 
 
 def test_a_step_has_room_for_all_that_run(tmp_path: Path) -> None:

@@ -98,9 +98,9 @@ def pin(
     if prompt is not None:
         body["text"] = _text_of(prompt)
     elif system_of is not None:
-        body["system_of"] = resolve_id(server.url, system_of)
+        body["system_of"] = resolve_id(server, system_of)
     else:
-        body["conversation_id"] = resolve_id(server.url, conversation or "")
+        body["conversation_id"] = resolve_id(server, conversation or "")
     made = ask_operator(server, "POST", ROUTES + "/pins", body)
     _show(made, as_json, cache_view.print_pinned)
     return 0

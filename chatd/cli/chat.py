@@ -16,10 +16,11 @@ from rich.markup import escape
 
 from chatd.cli.chat_client import AnswerClient, Heard, hello
 from chatd.cli.chat_screen import Screen, harmless, screen_for
-from chatd.cli.connect import server_url, wait_ready
+from chatd.cli.connect import server_at, wait_ready
 from chatd.cli.find import find_view, path_of
 from chatd.cli.ids import new_id
 from chatd.cli.options import common_options, settings_from
+from chatd.data_dir import ServerAddress
 from chatd.errors import ChatdError, NotFound, SetupError
 from chatd.server.protocol import (
     AnyEnding,
@@ -48,7 +49,7 @@ class Talk:
     ``unheard`` is a request whose answer was not heard to its end because the server could not be reached.
     """
 
-    url: str
+    server: ServerAddress
     params: dict[str, Any]
     conversation_id: str | None = None
     last_answer_id: str | None = None
@@ -116,23 +117,23 @@ def chat(
         "truncation": truncation,
     }
     given = {name: value for name, value in params.items() if value is not None}
-    talk = Talk(server_url(settings_from({"data_dir": data_dir}, config_file), url), given)
-    _wait_ready(talk.url, console)
-    view = find_view(talk.url, conversation, last)
+    talk = Talk(server_at(settings_from({"data_dir": data_dir}, config_file), url), given)
+    _wait_ready(talk.server, console)
+    view = find_view(talk.server, conversation, last)
     talk.resume(view)
     with asyncio.Runner() as runner:
         if not sys.stdin.isatty():
             return _once(runner, talk, screen_for(as_json=as_json, console=console))
         if not as_json:
-            _greet(console, talk.url, runner.run(hello(talk.url, talk.conversation_id)), view)
+            _greet(console, talk.server.url, runner.run(hello(talk.server, talk.conversation_id)), view)
         return _converse(runner, talk, console, as_json=as_json)
 
 
-def _wait_ready(url: str, console: Console) -> None:
+def _wait_ready(server: ServerAddress, console: Console) -> None:
     if not console.is_terminal:
-        return wait_ready(url, lambda _: None)
+        return wait_ready(server, lambda _: None)
     with console.status("") as status:
-        return wait_ready(url, lambda text: status.update(f"[dim]the server is starting: {text}[/dim]"))
+        return wait_ready(server, lambda text: status.update(f"[dim]the server is starting: {text}[/dim]"))
 
 
 def _greet(console: Console, url: str, session: SessionCreated, view: dict[str, Any]) -> None:
@@ -240,7 +241,7 @@ def _answer(runner: asyncio.Runner, talk: Talk, create: ResponseCreate, screen: 
     """Have one answer shown. None: the person left in the middle of it."""
     talk.unheard = None
     try:
-        return runner.run(_interruptible(AnswerClient(talk.url, create), talk, screen))
+        return runner.run(_interruptible(AnswerClient(talk.server, create), talk, screen))
     except asyncio.CancelledError:
         return None
     except SetupError:

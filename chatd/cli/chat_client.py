@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
 
-from chatd.cli.connect import ServerRefused, in_words, is_local
-from chatd.errors import BadFrame, ContextTooLong, NotReady, SetupError
+from chatd.cli.connect import ServerRefused, credentials, in_words, is_local, tls_of
+from chatd.data_dir import ServerAddress
+from chatd.errors import BadFrame, ContextTooLong, NotReady, SetupError, Unauthorized
 from chatd.server.protocol import (
     SUBPROTOCOL,
     AnyEnding,
@@ -67,24 +68,26 @@ def socket_url(url: str) -> str:
     return "ws" + url.removeprefix("http") + "/ws"
 
 
-def open_socket(url: str) -> connect:
-    """A connection to the server whose page is at ``url`` (loopback never goes through a proxy)."""
+def open_socket(server: ServerAddress) -> connect:
+    """A connection to ``server`` (loopback never goes through a proxy)."""
     return connect(
-        socket_url(url),
+        socket_url(server.url),
         subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]
         compression=None,
-        proxy=None if is_local(url) else True,
+        proxy=None if is_local(server.url) else True,
+        additional_headers=credentials(server),
+        ssl=tls_of(server),
         max_size=None,
     )
 
 
-async def hello(url: str, going_on: str | None = None) -> SessionCreated:
+async def hello(server: ServerAddress, going_on: str | None = None) -> SessionCreated:
     """What server this is. `SetupError` if there is none.
 
     It is told that conversation ``going_on`` will go on, so that it may fetch its KV from disk meanwhile.
     """
     try:
-        async with open_socket(url) as socket:
+        async with open_socket(server) as socket:
             if going_on is not None:
                 await socket.send(encode(ConversationWarm(going_on)), text=True)
             await socket.send(encode(SessionHello()), text=True)
@@ -92,14 +95,16 @@ async def hello(url: str, going_on: str | None = None) -> SessionCreated:
                 if isinstance(event := _known(frame), SessionCreated):
                     return event
     except (OSError, ConnectionClosed, InvalidHandshake) as error:
-        raise SetupError(f"The server at {url} cannot be reached: {_why(error)}.") from None
-    raise SetupError(f"The server at {url} closed the connection. It may be stopping; try again.")
+        raise SetupError(f"The server at {server.url} cannot be reached: {_why(error)}.") from None
+    raise SetupError(f"The server at {server.url} closed the connection. It may be stopping; try again.")
 
 
 def _why(error: Exception) -> str:
     match error:
         case ConnectionClosed() | InvalidMessage():
             return "the connection was cut"
+        case InvalidStatus() if error.response.status_code == Unauthorized.http_status:
+            return "it wants a key, in CHATD_KEY"
         case InvalidStatus():
             return f"it answers with status {error.response.status_code}"
         case InvalidHandshake():
@@ -131,9 +136,12 @@ class AnswerClient:
     """Asks for one answer and hears it to its end. Use once."""
 
     def __init__(
-        self, url: str, create: ResponseCreate, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        server: ServerAddress,
+        create: ResponseCreate,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._url = url
+        self._server = server
         self._create = create
         self._sleep = sleep
         self._response_id = ""
@@ -154,7 +162,7 @@ class AnswerClient:
         """
         while True:
             try:
-                async with open_socket(self._url) as socket:
+                async with open_socket(self._server) as socket:
                     return await self._hear(socket, heard)
             except _NotReady as error:
                 self._tries = 0
@@ -171,7 +179,7 @@ class AnswerClient:
         reason = str(error).rstrip(".") if reached else _why(error)
         if self._tries >= MOST_TRIES:
             what = "does not take the message" if reached else "cannot be reached"
-            raise SetupError(f"The server at {self._url} {what}: {reason}.")
+            raise SetupError(f"The server at {self._server.url} {what}: {reason}.")
         pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._tries - 1))
         return Waiting(reason if reached else f"the server cannot be reached: {reason}", pause)
 

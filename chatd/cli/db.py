@@ -118,7 +118,7 @@ def _check(settings: Settings) -> dict[str, Any]:
     from dataclasses import asdict
 
     from chatd.cli import report_offline
-    from chatd.cli.connect import get_json
+    from chatd.cli.connect import ask_operator
     from chatd.store.care import check_file
     from chatd.store.upgrade import reading
 
@@ -132,6 +132,8 @@ def _check(settings: Settings) -> dict[str, Any]:
         return {"ok": False, "findings": found, "unsettled": None, "settled": 0, **counts}
     server = live_server(settings.data_dir)
     verdict: dict[str, Any] = (
-        report_offline.verdict(settings) if server is None else get_json(server.url, "/api/v1/report/verify")
+        report_offline.verdict(settings)
+        if server is None
+        else ask_operator(server, "GET", "/api/v1/report/verify")
     )
     return verdict

@@ -11,6 +11,7 @@ from chatd.cli.cache import cache
 from chatd.cli.chat import chat
 from chatd.cli.db import db
 from chatd.cli.export import export, import_
+from chatd.cli.keys import keys
 from chatd.cli.metrics import metrics
 from chatd.cli.report import report
 from chatd.cli.serve import serve
@@ -37,6 +38,7 @@ cli.add_command(report)
 cli.add_command(export)
 cli.add_command(import_)
 cli.add_command(db)
+cli.add_command(keys)
 cli.add_command(cache)
 cli.add_command(metrics)
 

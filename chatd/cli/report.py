@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from chatd.cli.connect import get_json
+from chatd.cli.connect import ask_operator
 from chatd.cli.options import common_options, settings_from
 from chatd.cli.report_view import print_verdict, write_json
 from chatd.config import Settings
@@ -143,7 +143,7 @@ def _list_books(console: Console, as_json: bool) -> int:
 
 def _verdict(settings: Settings) -> dict[str, Any]:
     if server := live_server(settings.data_dir):
-        found: dict[str, Any] = get_json(server.url, "/api/v1/report/verify")
+        found: dict[str, Any] = ask_operator(server, "GET", "/api/v1/report/verify")
         return found
     from chatd.cli import report_offline
 

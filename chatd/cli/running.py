@@ -25,14 +25,14 @@ from chatd.cli.ids import new_id
 from chatd.cli.loading import Loaded, Progress, load
 from chatd.cli.own_thread import in_own_thread
 from chatd.cli.serve_screen import Facts, ServeScreen
-from chatd.config import Settings
+from chatd.config import Settings, refuse_open_doors
 from chatd.data_dir import ServerAddress, hold_data_dir, write_address
 from chatd.engine.engine import Engine
 from chatd.engine.messages import StepOutput
 from chatd.errors import SetupError
 from chatd.price_file import load_prices
 from chatd.resources import web_dir
-from chatd.server.app import ChatdServer, bind, create_app, page_url, server_config
+from chatd.server.app import ChatdServer, bind, check_tls, create_app, page_url, server_config
 from chatd.server.service import ChatService, ServiceSettings
 from chatd.server.state import AppState, ServerSettings
 from chatd.store.store import Store
@@ -55,6 +55,7 @@ async def run(settings: Settings, screen: ServeScreen, load: Loader = load) -> N
     prices = load_prices(settings.prices)
     torch.set_num_threads(compute_threads())
     addresses = _server_settings(settings)
+    check_tls(addresses)
     with (
         hold_data_dir(settings.data_dir),
         contextlib.closing(bind(addresses)) as listener,
@@ -71,6 +72,9 @@ async def run(settings: Settings, screen: ServeScreen, load: Loader = load) -> N
                 new_id=new_id,
                 admin_token=secrets.token_urlsafe(32),
             )
+            await state.keys.load()
+            if not state.keys.live_count:
+                refuse_open_doors(settings)
             url = page_url(listener, addresses)
             server = LoadingServer(settings, state, screen, load, url=url, began=began)
             await server.serve_with_model(listener)
@@ -92,6 +96,9 @@ def _server_settings(settings: Settings) -> ServerSettings:
         web_dir=page,
         drain_timeout_s=settings.drain_timeout,
         metrics_compat=settings.metrics_compat,
+        trusted_proxies=settings.trusted_proxy,
+        tls_cert=settings.tls_cert,
+        tls_key=settings.tls_key,
     )
 
 
@@ -144,7 +151,10 @@ class LoadingServer(ChatdServer):
         super().stop()
 
     def _listening(self) -> None:
-        address = ServerAddress(os.getpid(), self._url, __version__, self._app.admin_token)
+        cert = self._settings.tls_cert
+        address = ServerAddress(
+            os.getpid(), self._url, __version__, self._app.admin_token, "" if cert is None else str(cert)
+        )
         write_address(self._settings.data_dir, address)
         self._screen.listening(self._url)
 
@@ -167,7 +177,10 @@ class LoadingServer(ChatdServer):
         service = ChatService(
             backend=loaded.backend,
             store=self._app.store,
-            settings=ServiceSettings(grace_s=self._settings.grace),
+            settings=ServiceSettings(
+                grace_s=self._settings.grace,
+                retain_s=None if self._settings.retain_days is None else 86_400 * self._settings.retain_days,
+            ),
             clock=time.time,
             new_id=new_id,
         )
@@ -179,6 +192,8 @@ class LoadingServer(ChatdServer):
                 self._app.disk = loaded.disk
                 self._app.service = service
                 self._screen.ready(self._facts(loaded))
+                if not self._app.keys.is_open:
+                    self._screen.keys(lambda: f"{self._url}/#login={self._app.keys.new_login_token(None)}")
                 await self._served.wait()
                 await asyncio.to_thread(self._stop_engine, loaded.engine)
         finally:

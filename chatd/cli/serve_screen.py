@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TextIO
@@ -47,6 +48,12 @@ class ServeScreen(Protocol):
     def listening(self, url: str) -> None: ...
     def progress(self, share: float, what: str) -> None: ...
     def ready(self, facts: Facts) -> None: ...
+    def keys(self, login_url: Callable[[], str]) -> None:
+        """There are keys: how the person who started the server gets in. The address is a secret: it is made
+        and shown on a terminal only, for what goes elsewhere is kept.
+        """
+        ...
+
     def stopping(self, drain_s: float) -> None: ...
     def writing(self, done: int, total: int) -> None:
         """Blocks of what is cached, on their way to disk before the end."""
@@ -90,6 +97,11 @@ class TerminalScreen:
         self._console.print(table)
         self._console.print("\n[dim]Ctrl-C stops it.[/dim]")
 
+    def keys(self, login_url: Callable[[], str]) -> None:
+        said = "\nYour own way in, once within ten minutes (later: `chatd keys login`):"
+        self._console.print(said, style="dim")
+        self._console.print(f"  {login_url()}", markup=False, soft_wrap=True)
+
     def stopping(self, drain_s: float) -> None:
         self.close()
         self._console.print(
@@ -132,6 +144,9 @@ class PlainScreen:
         for name, value in describe(facts):
             self._say(f"  {name:8} {value}")
 
+    def keys(self, login_url: Callable[[], str]) -> None:
+        self._say("keys are wanted; `chatd keys login` prints a way in for a browser")
+
     def stopping(self, drain_s: float) -> None:
         self._say(f"stopping; running answers have up to {drain_s:g} s")
 
@@ -164,6 +179,9 @@ class JsonScreen:
     def ready(self, facts: Facts) -> None:
         fields = {name: getattr(facts, name) for name in Facts.__slots__}
         self._say("ready", **fields | {"data_dir": str(facts.data_dir)})
+
+    def keys(self, login_url: Callable[[], str]) -> None:
+        self._say("keys")
 
     def stopping(self, drain_s: float) -> None:
         self._say("stopping", drain_s=drain_s)

@@ -6,6 +6,7 @@ import errno
 import logging
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -129,6 +130,10 @@ def server_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         root_path=settings.root_path,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
         ws=SocketProtocol,
         ws_max_size=WS_MAX_BYTES,
         ws_per_message_deflate=False,
@@ -140,6 +145,19 @@ def server_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
         access_log=False,
         log_config=None,
     )
+
+
+def check_tls(settings: ServerSettings) -> None:
+    """`SetupError` for a certificate or a key that cannot be used."""
+    if settings.tls_cert is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise SetupError(
+            f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: {reason}.", param="tls_cert"
+        ) from None
 
 
 def bind(settings: ServerSettings) -> socket.socket:
@@ -183,7 +201,8 @@ def page_url(listener: socket.socket, settings: ServerSettings) -> str:
     """
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)
     host = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return f"http://{host}:{listener.getsockname()[1]}"
+    scheme = "http" if settings.tls_cert is None else "https"
+    return f"{scheme}://{host}:{listener.getsockname()[1]}"
 
 
 class ChatdServer(uvicorn.Server):

@@ -61,8 +61,12 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """``grace_s``: how long a response nobody reads goes on. ``max_open`` responses may be under way."""
+    """``grace_s``: how long a response nobody reads goes on. ``max_open`` responses may be under way.
+
+    Conversations that were not used for ``retain_s`` are deleted; None: they are kept.
+    """
 
     grace_s: float = 60.0
     max_open: int = 1024
+    retain_s: float | None = None
     pace: FlushPace = field(default_factory=FlushPace)

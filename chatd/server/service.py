@@ -159,7 +159,10 @@ class ChatService:
     async def _prune(self) -> None:
         while True:
             try:
-                if await self._store.prune():
+                gone = await self._store.prune()
+                if self._settings.retain_s is not None:
+                    gone += await self._store.retain(self._settings.retain_s)
+                if gone:
                     self._forgetter.wake()
             except StoreFailure as error:
                 log.warning("expired histories could not be deleted, trying again later: %s", error)

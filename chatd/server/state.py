@@ -89,8 +89,9 @@ class Phase(StrEnum):
 class ServerSettings:
     """Addresses and limits. Names ending in ``_s`` are seconds.
 
-    ``web_dir`` None means that the page was not built. A connection that takes no data for
-    ``send_timeout_s`` is closed; one that answers no ping within ``ping_interval_s + ping_timeout_s`` too.
+    ``trusted_proxies`` are networks whose X-Forwarded headers are believed. ``web_dir`` None means that the
+    page was not built. A connection that takes no data for ``send_timeout_s`` is closed; one that answers no
+    ping within ``ping_interval_s + ping_timeout_s`` too.
     """
 
     host: str = "127.0.0.1"
@@ -106,6 +107,9 @@ class ServerSettings:
     stall_s: float = 10.0
     max_responses: int = 32
     metrics_compat: str = "off"
+    trusted_proxies: tuple[str, ...] = ()
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
 
 
 class Connection(Protocol):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from chatd.cli.chat_client import MOST_TRIES, AnswerClient, Heard, Waiting, hello, socket_url
-from chatd.cli.connect import ServerRefused
+from chatd.cli.connect import ServerRefused, at
 from chatd.errors import SetupError
 from chatd.server.protocol import (
     Error,
@@ -45,7 +45,7 @@ async def whole(peer: Peer) -> None:
 async def test_an_answer_from_create_to_ending() -> None:
     heard: list[Heard] = []
     async with ScriptedServer(whole) as server:
-        end = await AnswerClient(server.url, CREATE).run(heard.append)
+        end = await AnswerClient(at(server.url), CREATE).run(heard.append)
     assert isinstance(end, ResponseCompleted)
     assert heard[-1] is end
     assert text_of(heard) == "Hello!"
@@ -67,7 +67,7 @@ async def test_o1_a_cut_connection_is_resumed_after_the_last_piece(cut_after: in
 
     heard: list[Heard] = []
     async with ScriptedServer(breaks, resumes) as server:
-        await AnswerClient(server.url, CREATE, Pauses()).run(heard.append)
+        await AnswerClient(at(server.url), CREATE, Pauses()).run(heard.append)
     assert text_of(heard) == "Hello!"
     assert server.received[1] == {"type": "response.subscribe", "response_id": "r1", "after_seq": cut_after}
     assert len([event for event in heard if isinstance(event, Waiting)]) == 1
@@ -82,7 +82,7 @@ async def test_pieces_that_come_twice_are_heard_once() -> None:
 
     heard: list[Heard] = []
     async with ScriptedServer(repeats) as server:
-        await AnswerClient(server.url, CREATE).run(heard.append)
+        await AnswerClient(at(server.url), CREATE).run(heard.append)
     assert text_of(heard) == "ab"
     assert len(heard) == 4
 
@@ -94,7 +94,7 @@ async def test_a_create_nobody_answered_is_sent_again_under_its_key() -> None:
 
     heard: list[Heard] = []
     async with ScriptedServer(deaf, deaf, whole) as server:
-        await AnswerClient(server.url, CREATE, pauses := Pauses()).run(heard.append)
+        await AnswerClient(at(server.url), CREATE, pauses := Pauses()).run(heard.append)
     assert [frame["idempotency_key"] for frame in server.received] == ["key-1"] * 3
     assert pauses.seconds == [0.2, 0.4]
     assert text_of(heard) == "Hello!"
@@ -111,14 +111,14 @@ async def test_later_is_tried_again_and_no_is_not() -> None:
 
     heard: list[Heard] = []
     async with ScriptedServer(busy, whole) as server:
-        await AnswerClient(server.url, CREATE, Pauses()).run(heard.append)
+        await AnswerClient(at(server.url), CREATE, Pauses()).run(heard.append)
     assert heard[0] == Waiting("Too much is waiting", 0.2)
     async with ScriptedServer(busy) as server:
         with pytest.raises(SetupError, match="does not take the message: Too much is waiting"):
-            await AnswerClient(server.url, CREATE, Pauses()).run(heard.append)
+            await AnswerClient(at(server.url), CREATE, Pauses()).run(heard.append)
     async with ScriptedServer(refuses) as server:
         with pytest.raises(ServerRefused, match="9 of 8"):
-            await AnswerClient(server.url, CREATE, Pauses()).run(heard.append)
+            await AnswerClient(at(server.url), CREATE, Pauses()).run(heard.append)
     assert server.connections == 1
 
 
@@ -135,7 +135,7 @@ async def test_a_model_that_loads_is_waited_for_without_limit() -> None:
 
     heard: list[Heard] = []
     async with ScriptedServer(loading) as server:
-        await AnswerClient(server.url, CREATE, pauses := Pauses()).run(heard.append)
+        await AnswerClient(at(server.url), CREATE, pauses := Pauses()).run(heard.append)
     assert text_of(heard) == "Hello!"
     assert heard[:loads] == [Waiting(f"the model is loading, {n} %", 0.5) for n in range(1, loads + 1)]
     assert pauses.seconds == [0.5] * loads
@@ -155,7 +155,7 @@ async def test_other_responses_and_unknown_frames_do_not_matter() -> None:
 
     heard: list[Heard] = []
     async with ScriptedServer(chatty) as server:
-        await AnswerClient(server.url, CREATE).run(heard.append)
+        await AnswerClient(at(server.url), CREATE).run(heard.append)
     assert text_of(heard) == "yes"
     assert len(heard) == 3
 
@@ -173,7 +173,7 @@ async def test_cancel_is_sent_once_the_response_has_an_id(early: bool) -> None:
             client.cancel()
 
     async with ScriptedServer(long) as server:
-        client = AnswerClient(server.url, CREATE)
+        client = AnswerClient(at(server.url), CREATE)
         if early:
             client.cancel()
         end = await client.run(heard)
@@ -187,7 +187,7 @@ async def test_giving_up_says_which_server() -> None:
         url = server.url
     heard: list[Heard] = []
     with pytest.raises(SetupError, match=url) as caught:
-        await AnswerClient(url, CREATE, pauses := Pauses()).run(heard.append)
+        await AnswerClient(at(url), CREATE, pauses := Pauses()).run(heard.append)
     assert caught.value.message.endswith("cannot be reached: nothing listens at that address.")
     assert heard[0] == Waiting("the server cannot be reached: nothing listens at that address", 0.2)
     assert len(pauses.seconds) == len(heard) == MOST_TRIES - 1
@@ -202,9 +202,9 @@ async def test_hello_names_the_server() -> None:
         await peer.say(session)
 
     async with ScriptedServer(greets) as server:
-        assert await hello(server.url) == session
+        assert await hello(at(server.url)) == session
     with pytest.raises(SetupError, match="cannot be reached"):
-        await hello(server.url)
+        await hello(at(server.url))
 
 
 def test_socket_addresses() -> None:

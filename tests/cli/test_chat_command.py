@@ -14,6 +14,8 @@ from rich.console import Console
 from chatd.cli import chat
 from chatd.cli.chat import next_message
 from chatd.cli.chat_client import AnswerClient, Heard
+from chatd.cli.connect import at
+from chatd.data_dir import ServerAddress
 from chatd.errors import SetupError
 from chatd.server.protocol import (
     AnyEnding,
@@ -397,8 +399,8 @@ def test_a_message_that_nobody_took_is_sent_again_as_it_was(monkeypatch: pytest.
     sent: list[ResponseCreate] = []
 
     class Unreachable(AnswerClient):
-        def __init__(self, url: str, create: ResponseCreate) -> None:
-            super().__init__(url, create)
+        def __init__(self, server: ServerAddress, create: ResponseCreate) -> None:
+            super().__init__(server, create)
             sent.append(create)
 
         async def run(self, heard: Callable[[Heard], None]) -> AnyEnding:
@@ -406,7 +408,7 @@ def test_a_message_that_nobody_took_is_sent_again_as_it_was(monkeypatch: pytest.
 
     monkeypatch.setattr(chat, "AnswerClient", Unreachable)
     console = Console(file=(out := io.StringIO()))
-    talk = chat.Talk("http://127.0.0.1:9", {})
+    talk = chat.Talk(at("http://127.0.0.1:9"), {})
     with asyncio.Runner() as runner:
         for line in ("Hello", "/retry", "/retry"):
             assert chat._obey(runner, talk, line, console, as_json=True)

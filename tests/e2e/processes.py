@@ -16,6 +16,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from chatd.cli.connect import get_json
+from chatd.data_dir import ServerAddress, live_server
 from chatd.server.protocol import SUBPROTOCOL
 from tests.cli.servers import ChatdProcess
 from tests.cli.terminals import piped
@@ -55,7 +56,14 @@ class ToyProcess(ChatdProcess):
 
 async def get(server: ChatdProcess, path: str) -> Any:
     """JSON of the native interface."""
-    return await asyncio.to_thread(get_json, server.url, path)
+    return await asyncio.to_thread(get_json, address_of(server), path)
+
+
+def address_of(server: ChatdProcess) -> ServerAddress:
+    """With the operator's token."""
+    address = live_server(server.data_dir)
+    assert address is not None
+    return address
 
 
 async def engine_of(server: ChatdProcess) -> dict[str, Any]:
