@@ -1,6 +1,5 @@
 """What a start decides: kernels, the pool's size, graphs; and what is said where memory does not suffice."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,9 @@ from tests.support.late_device import LateDevice
 from tests.support.tiny_models import write_folder
 
 CUDA = torch.device("cuda")
-SETTINGS = RunnerSettings(torch.float32, context_length=256, step_tokens=32, max_running=6, kv_bytes=1 << 20)
+SETTINGS = RunnerSettings(
+    torch.float32, context_length=256, step_tokens=32, max_running=6, kv_bytes=1 << 20, kernels="reference"
+)
 
 
 class CapturingOps(ReferenceOps):
@@ -67,7 +68,7 @@ def test_kernels_that_cannot_be_loaded_are_named(monkeypatch: pytest.MonkeyPatch
 
 def test_on_a_cpu_nothing_is_run_before_it_is_needed(weights: Weights) -> None:
     progress: list[tuple[float, str]] = []
-    prepared = prepare(weights, replace(SETTINGS, kernels="reference"), told(progress))
+    prepared = prepare(weights, SETTINGS, told(progress))
     assert (prepared.kernels, prepared.graphs, prepared.graph_bytes, progress) == ("reference", (), 0, [])
     assert prepared.kv.num_pages == (1 << 20) // prepared.runner.pool.page_bytes
     assert not prepared.runner.overlaps

@@ -6,10 +6,18 @@ What a kernel does not know (fp8 KV, heads that are no multiple of 16, fp16) `re
 import torch
 from torch import Tensor
 
-from chatd_kernels.cpu import attention, norms, store
+from chatd_kernels.cpu import attention, norms, sampling, store
 from chatd_kernels.cpu.forms import DTYPES
 from chatd_kernels.cpu.library import Library, Progress, shared
-from chatd_kernels.ops import AttentionSpec, DecodePlan, ExtendPlan, LayerKV, PagedBatch
+from chatd_kernels.ops import (
+    AttentionSpec,
+    DecodePlan,
+    ExtendPlan,
+    LayerKV,
+    LogitEdits,
+    PagedBatch,
+    SampleParams,
+)
 from chatd_kernels.reference import ReferenceOps
 
 
@@ -34,6 +42,7 @@ class CpuOps(ReferenceOps):
             [
                 *norms.specs(dtype),
                 store.spec(kv, dtype),
+                sampling.spec(dtype),
                 attention.decode_spec(kv, dtype, heads, spec),
                 attention.extend_spec(kv, dtype, heads, spec),
             ],
@@ -87,3 +96,14 @@ class CpuOps(ReferenceOps):
         if isinstance(plan, attention.Plan) and q.dtype in DTYPES:
             return attention.extend(self.library, q.contiguous(), kv, plan)
         return super().extend_attention(q, kv, plan)
+
+    def sample(
+        self,
+        logits: Tensor,
+        params: SampleParams,
+        edits: LogitEdits | None,
+        logprobs: Tensor | None = None,
+    ) -> Tensor:
+        if not sampling.fits(logits):
+            return super().sample(logits, params, edits, logprobs)
+        return sampling.sample(self.library, logits, params, edits, logprobs)

@@ -5,6 +5,7 @@ numba takes half a second to import, and 0.2 GB: a server whose kernels are in t
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -41,7 +42,8 @@ class Library:
     def __init__(self, folder: Path | None = None) -> None:
         self.isa = host_isa()
         version("numba")  # the compiler: said now rather than in the middle
-        self._folder = (cache_folder() if folder is None else folder) / _key(self.isa)
+        self._folder = cache_folder() if folder is None else folder
+        self._machine_key = repr((self.isa, version("numba"), version("llvmlite")))
         self._bodies: dict[Spec, int] = {}
         self._engines: list[Any] = []
 
@@ -82,7 +84,10 @@ class Library:
             raise RuntimeError(f"the CPU kernels do not compile here: {said.strip()[-2000:]}")
 
     def _path(self, spec: Spec) -> Path:
-        return self._folder / f"{spec.name}.o"
+        key = hashlib.sha256(self._machine_key.encode())
+        for path in _sources(f"{spec.module}_kernels"):
+            key.update(_content(path))
+        return self._folder / f"{spec.name}-{key.hexdigest()[:16]}.o"
 
     def _load(self, machine_code: bytes) -> int:
         from llvmlite import binding
@@ -133,13 +138,20 @@ def cache_folder() -> Path:
     return base / "chatd" / "kernels"
 
 
-def _key(isa: Isa) -> str:
-    """Changes with the kernels' sources, the compiler and the CPU."""
-    digest = hashlib.sha256()
-    for path in sorted(SOURCES.glob("*.py")):
-        if path.stem.endswith("_kernels") or path.stem in ("simd", "compile", "isa"):
-            digest.update(path.read_bytes())
-    for package in ("numba", "llvmlite"):
-        digest.update(version(package).encode())
-    digest.update(repr(isa).encode())
-    return digest.hexdigest()[:24]
+@cache
+def _sources(module: str) -> tuple[Path, ...]:
+    """Files whose change changes the kernels of ``module``."""
+    found, new = {"compile", "isa", "simd"}, {module}
+    while new:
+        found |= new
+        texts = [_content(SOURCES / f"{name}.py").decode() for name in new]
+        new = {name for text in texts for name in _IMPORTED.findall(text)} - found
+    return tuple(SOURCES / f"{name}.py" for name in sorted(found))
+
+
+_IMPORTED = re.compile(r"from chatd_kernels\.cpu\.(\w+_kernels) import")
+
+
+@cache
+def _content(path: Path) -> bytes:
+    return path.read_bytes()

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import pytest
 import torch
 
 from chatd_kernels.layout import page_pool, record_bytes
@@ -30,10 +31,18 @@ F32, BF16, INT8 = torch.float32, torch.bfloat16, torch.int8
 FORMS = [
     Form(F32, F32, 3, 3, 64, 16),
     Form(F32, BF16, 3, 3, 64, 16),
-    Form(BF16, BF16, 2, 1, 80, 1),
+    Form(BF16, BF16, 2, 5, 80, 1),
     Form(F32, INT8, 1, 8, 128, 64),
-    Form(BF16, INT8, 2, 5, 96, 4),
 ]
+MORE_FORMS = [
+    Form(BF16, INT8, 2, 6, 96, 4),
+    Form(BF16, BF16, 3, 1, 64, 2),
+    Form(BF16, F32, 1, 7, 128, 8),
+    Form(F32, INT8, 2, 2, 64, 32),
+    Form(BF16, BF16, 2, 4, 112, 16),
+]
+"""Compiled for the full run only: a form takes 4 s."""
+EVERY_FORM = [*FORMS, *(pytest.param(form, marks=pytest.mark.full) for form in MORE_FORMS)]
 
 
 def case_of(form: Form, kv_lens: list[int], q_lens: list[int], seed: int = 0) -> Case:

@@ -5,7 +5,7 @@ import torch
 
 from chatd_kernels.cpu import CpuOps
 from chatd_kernels.ops import AttentionSpec
-from tests.kernels.cpu.cases import BF16, F32, FORMS, Form, case_of
+from tests.kernels.cpu.cases import BF16, EVERY_FORM, F32, FORMS, Form, case_of
 from tests.kernels.cpu.conftest import REFERENCE
 
 LENS = [1, 63, 700, 129, 15, 64, 65]
@@ -23,7 +23,7 @@ def close(ours: torch.Tensor, theirs: torch.Tensor, form: Form) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=["all", "window"])
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", EVERY_FORM, ids=str)
 def test_one_query_a_row(cpu: CpuOps, form: Form, spec: AttentionSpec) -> None:
     case = case_of(form, LENS, [1] * len(LENS))
     ours = cpu.decode_attention(case.q, case.kv, cpu.plan_decode(case.batch, case.kv, spec))
@@ -32,7 +32,7 @@ def test_one_query_a_row(cpu: CpuOps, form: Form, spec: AttentionSpec) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=["all", "window"])
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", EVERY_FORM, ids=str)
 def test_any_number_of_queries(cpu: CpuOps, form: Form, spec: AttentionSpec) -> None:
     case = case_of(form, LENS, [1, 33, 60, 129, 7, 64, 2])
     ours = cpu.extend_attention(case.q, case.kv, cpu.plan_extend(case.batch, case.kv, spec))

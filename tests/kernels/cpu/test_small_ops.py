@@ -5,7 +5,7 @@ import torch
 
 from chatd_kernels.cpu import CpuOps
 from chatd_kernels.ops import LayerKV
-from tests.kernels.cpu.cases import BF16, F32, FORMS, INT8, Form, case_of
+from tests.kernels.cpu.cases import BF16, EVERY_FORM, F32, FORMS, INT8, Form, case_of
 from tests.kernels.cpu.conftest import REFERENCE
 
 TOLERANCE = {F32: 1e-5, BF16: 0.02}
@@ -47,7 +47,7 @@ def copied(kv: LayerKV) -> LayerKV:
     return LayerKV(zeros(kv.k), zeros(kv.v), zeros(kv.k_scale), zeros(kv.v_scale))
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", EVERY_FORM, ids=str)
 def test_rope_and_store(cpu: CpuOps, form: Form) -> None:
     kv = case_of(form, [200], [1]).kv
     ours, theirs = copied(kv), copied(kv)
