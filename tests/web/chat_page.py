@@ -42,9 +42,10 @@ class Troubles:
 class ChatPage:
     """What a person can see and do."""
 
-    def __init__(self, page: Page, url: str) -> None:
+    def __init__(self, page: Page, url: str, troubles: Troubles) -> None:
         self.page = page
         self.url = url
+        self.troubles = troubles
         self.composer = page.get_by_label("Message", exact=True)
         self.send_button = page.get_by_role("button", name="Send", exact=True)
         self.stop_button = page.get_by_role("button", name="Stop", exact=True)

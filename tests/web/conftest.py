@@ -80,7 +80,7 @@ def open_page(browser: Browser, built_page: Path) -> Iterator[OpenPage]:
         if before:
             before(page)
         page.goto(url)
-        return ChatPage(page, url.split("#")[0])
+        return ChatPage(page, url.split("#")[0], troubles)
 
     yield open_
     for page, troubles in opened:

@@ -71,7 +71,8 @@ def replying(reply: Callable[[str], str], num_pages: int = NUM_PAGES) -> ScriptR
 class PageServer:
     """Serves ``data_dir`` while the block runs. ``model_loaded`` False leaves the server loading.
 
-    ``web`` is the built page, ``prefix`` the path it lives under.
+    ``web`` is the built page, ``prefix`` the path it lives under. ``by_hand``: the engine says what
+    the test tells it to (``lab.hand``).
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class PageServer:
         max_running: int = 16,
         step_tokens: int = 64,
         context_length: int = CONTEXT_LENGTH,
+        by_hand: bool = False,
     ) -> None:
         self.pace = Pace()
         self.url = ""
@@ -93,7 +95,7 @@ class PageServer:
         runner.before_step = self.pace
         self._data_dir, self._runner = data_dir, runner
         self._max_running, self._step_tokens = max_running, step_tokens
-        self._context_length = context_length
+        self._context_length, self._by_hand = context_length, by_hand
         self._prefix, self._model_loaded = prefix, model_loaded
         self._web = web or web_dir()
         self._started: Future[None] = Future()
@@ -120,8 +122,10 @@ class PageServer:
 
         return self.wait_for(run())
 
-    def wait_for(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
+    def wait_for(
+        self, coroutine: Coroutine[Any, Any, ResultT], patience_s: float = PATIENCE_S
+    ) -> ResultT:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(patience_s)
 
     def wait_for_a_stop(self) -> None:
         """Until some running answer was told to end. A page says that it stops before the server knows."""
@@ -158,6 +162,7 @@ class PageServer:
         async with chat_lab(
             self._data_dir,
             self._runner,
+            by_hand=self._by_hand,
             max_running=self._max_running,
             step_tokens=self._step_tokens,
             context_length=self._context_length,

@@ -4,6 +4,7 @@ Script time is Chromium's own count (ScriptDuration of its performance metrics).
 its paint is taken within the page: from the WebSocket's message to the first task after the frame.
 """
 
+import asyncio
 import gzip
 import json
 import shutil
@@ -16,13 +17,12 @@ from typing import Any
 
 from playwright.sync_api import Browser, CDPSession, Page, expect, sync_playwright
 
-from chatd.engine.plan import StepPlan
 from chatd.resources import web_dir
+from tests.support.chat_lab import until
 from tests.web.conftest import CHROMIUM, first_load
-from tests.web.page_server import Pace, PageServer, replying
+from tests.web.page_server import PageServer, replying
 
 TOKENS, TOKENS_PER_S, CHARS_PER_TOKEN = 10_000, 100, 4
-CONTEXT, PAGES = 65_536, 4224
 
 SECTION = """### Part {n}
 
@@ -48,7 +48,7 @@ def part_{n}(values: list[int]) -> int:
 
 UNTIL_ENDED = """new Promise((done) => {
     const answer = document.querySelector("article.answer");
-    const look = () => answer.dataset.state === "completed" && done();
+    const look = () => answer.dataset.state === "incomplete" && done();
     new MutationObserver(look).observe(answer, { attributes: true });
     look();
 })"""
@@ -94,22 +94,6 @@ class Cost:
     first_load_gzip_bytes: int
 
 
-class Throttle(Pace):
-    """Once ``rate`` is set, so many byte tokens a second and no more."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rate = 0.0
-        self._next = 0.0
-
-    def __call__(self, plan: StepPlan) -> None:
-        super().__call__(plan)
-        if self.rate and any(row.sample for row in plan.rows):
-            now = time.monotonic()
-            self._next = max(self._next + 1 / self.rate, now - 0.1)
-            time.sleep(max(0.0, self._next - now))
-
-
 def long_text(chars: int) -> str:
     """Markdown of all kinds, exactly so long."""
     parts = (SECTION.format(n=n, m=n + 1) for n in range(1, chars // 200))
@@ -118,34 +102,51 @@ def long_text(chars: int) -> str:
 
 def measure(browser: Browser, data_dir: Path, *, paced_tokens: int) -> Cost:
     """The last ``paced_tokens`` of the answer come at their pace, all before them at once."""
+    data_dir.mkdir(exist_ok=True)
     text = long_text(TOKENS * CHARS_PER_TOKEN)
-    runner = replying(lambda _: text, PAGES)
-    with PageServer(data_dir, runner, context_length=CONTEXT) as server:
-        server.pace = runner.before_step = pace = Throttle()
+    tokens = [text[at : at + CHARS_PER_TOKEN] for at in range(0, len(text), CHARS_PER_TOKEN)]
+    at_once, paced = tokens[:-paced_tokens], tokens[-paced_tokens:]
+    with PageServer(data_dir, replying(str), by_hand=True) as server:
         page = browser.new_context(viewport={"width": 1280, "height": 860}).new_page()
         page.add_init_script(WATCH)
         page.goto(server.url)
-        pace.allow(max(1, (TOKENS - paced_tokens) * CHARS_PER_TOKEN))
         page.locator("#message").fill("Write a long text.")
         page.locator("form button[type=submit]").click()
         answer = page.locator("article.answer")
-        expect(answer).to_have_attribute("data-state", "streaming")
+        server.wait_for(_say_at_once(server, at_once))
+        expect(answer).to_have_attribute("data-state", "streaming" if at_once else "sent")
         _wait_still(page)
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable")
         before = _metrics(session)
         began = time.monotonic()
         page.evaluate("window.chatdDelays.length = window.chatdLongTasks.length = 0")
-        pace.rate = TOKENS_PER_S * CHARS_PER_TOKEN
-        pace.free()
+        server.wait_for(_say_paced(server, paced), 60 + 2 * paced_tokens / TOKENS_PER_S)
         page.evaluate(UNTIL_ENDED)
         seconds = time.monotonic() - began
         after = _metrics(session)
         seen: dict[str, Any] = page.evaluate("({long: chatdLongTasks, delays: chatdDelays})")
-        shown = answer.locator(".prose").inner_text()
+        shown = answer.locator(".prose").evaluate("element => element.textContent")
         page.context.close()
     assert f"part_{text.count('### Part') - 1}" in shown
     return _cost(paced_tokens, seconds, before, after, seen)
+
+
+async def _say_at_once(server: PageServer, tokens: list[str]) -> None:
+    hand = server.lab.hand
+    await until(lambda: bool(hand.submitted))
+    hand.say(next(iter(hand.submitted)), *tokens)
+
+
+async def _say_paced(server: PageServer, tokens: list[str]) -> None:
+    hand, loop = server.lab.hand, asyncio.get_running_loop()
+    rid = next(iter(hand.submitted))
+    due = loop.time()
+    for token in tokens:
+        due += 1 / TOKENS_PER_S
+        await asyncio.sleep(max(0.0, due - loop.time()))
+        hand.say(rid, token)
+    hand.finish(rid)
 
 
 def _wait_still(page: Page) -> None:

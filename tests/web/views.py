@@ -268,11 +268,21 @@ def full(visit: Visit) -> None:
     expect(visit.page.locator("[data-warning]")).to_be_visible()
 
 
+def offline(visit: Visit) -> None:
+    conversation(visit)
+    visit.page.evaluate("navigator.serviceWorker.ready")
+    visit.page.context.set_offline(True)
+    visit.server.cut_connections()
+    visit.page.reload()
+    expect(visit.page.locator("[data-trouble=bad]")).to_be_visible()
+    expect(visit.answer).to_be_visible()
+
+
 VIEWS: dict[str, View] = {
     view.__name__: view
     for view in (
         *(empty, conversation, figures, expectation, streaming, stopped, waiting, versions),
-        *(sidebar, settings, settings_below, shortcuts, missing, notices, full),
+        *(sidebar, settings, settings_below, shortcuts, missing, notices, full, offline),
     )
 }
 

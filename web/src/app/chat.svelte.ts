@@ -68,7 +68,7 @@ export class Chat {
     const kept = new Kept(lasting, prefix);
     this.look = new Look(lasting);
     this.settings = new Settings(lasting, prefix);
-    this.library = new Library(this.notices, kept);
+    this.library = new Library(this.notices, kept, (id) => this.#shelf.drop(id));
     this.writing = new Writing(new Drafts(lasting, prefix));
     this.#shelf = new Shelf(new Branches(lasting, prefix), kept, (conversation) => this.#loaded(conversation));
     this.#requests = new Requests(new Outbox(safeStorage(() => sessionStorage), `${prefix}outbox`), {

@@ -22,6 +22,7 @@ export class Library {
   constructor(
     private readonly notices: Notices,
     private readonly kept: Kept,
+    private readonly onDeleted: (id: string) => void,
   ) {}
 
   titleOf(id: string | null): string {
@@ -77,15 +78,19 @@ export class Library {
   /** Deletes a conversation that nobody will miss. Throws ApiError. */
   async forget(id: string): Promise<void> {
     await http.deleteConversation(id, false);
-    this.kept.forget(id);
+    this.#gone(id);
+  }
+
+  #gone(id: string): void {
     this.#heads = this.#heads.filter((head) => head.id !== id);
+    this.kept.putList(this.#heads.slice(0, PAGE));
+    this.onDeleted(id);
   }
 
   async #delete(id: string): Promise<void> {
     try {
       await http.deleteConversation(id, true);
-      this.kept.forget(id);
-      this.#heads = this.#heads.filter((head) => head.id !== id);
+      this.#gone(id);
     } catch (error) {
       this.#hide(id, false);
       this.#report(error);

@@ -33,6 +33,15 @@ export class Shelf {
     this.#met.set(id, conversation);
   }
 
+  /** It was deleted: nothing of it is kept. */
+  drop(id: string): void {
+    const conversation = this.#met.get(id);
+    this.#met.delete(id);
+    this.branches.forget(id);
+    this.kept.forget(id);
+    if (conversation) conversation.state = "missing";
+  }
+
   async read(conversation: Conversation): Promise<void> {
     const { id } = conversation;
     if (id === null) return;

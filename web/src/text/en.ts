@@ -30,6 +30,7 @@ export const en = {
   actionsFor: (title: string) => `Actions for “${title}”`,
   deleted: (title: string) => `Deleted “${title}”`,
   undo: "Undo",
+  notices: "Notices",
   dismiss: "Dismiss",
   close: "Close",
   answering: "Answering",

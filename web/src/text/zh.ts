@@ -27,6 +27,7 @@ export const zh: Strings = {
   actionsFor: (title) => `“${title}”的操作`,
   deleted: (title) => `已删除“${title}”`,
   undo: "撤销",
+  notices: "通知",
   dismiss: "忽略",
   close: "关闭",
   answering: "正在回答",

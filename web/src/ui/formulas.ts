@@ -3,15 +3,21 @@
 import katex from "katex";
 import "katex/dist/katex.min.css";
 
-/** Shows `tex` in `element`; what KaTeX does not understand stays as it was written, in red. */
+/** Shows `tex` in `element`; what KaTeX does not understand stays as it was written. */
 export function renderFormula(tex: string, element: HTMLElement, display: boolean): void {
-  katex.render(tex, element, {
-    displayMode: display,
-    throwOnError: false,
-    errorColor: "var(--danger)",
-    strict: "ignore",
-    trust: false, // no links, pictures or attributes of the model's choosing
-    maxSize: 20,
-    maxExpand: 200,
-  });
+  try {
+    katex.render(tex, element, {
+      displayMode: display,
+      throwOnError: true, // its own way to show errors needs a style attribute
+      errorColor: "var(--danger)",
+      strict: "ignore",
+      trust: false, // no links, pictures or attributes of the model's choosing
+      maxSize: 20,
+      maxExpand: 200,
+    });
+  } catch (error) {
+    if (!(error instanceof katex.ParseError || error instanceof RangeError)) throw error; // or nested too deep
+    element.textContent = tex;
+    element.title = error.message;
+  }
 }

@@ -1,0 +1,151 @@
+"""The page for everyone: axe finds nothing on any view, keyboards reach everything, phones and paper too."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.web.chat_page import ChatPage
+from tests.web.conftest import ROOT, OpenPage
+from tests.web.page_server import PageServer
+from tests.web.views import BOTH, DESKTOP, PHONE, VIEWS, Variant, prepare, rich_server, visit_in
+
+pytestmark = pytest.mark.browser
+
+AXE = ROOT / "web/node_modules/axe-core/axe.min.js"
+
+EACH_ONCE = [(name, BOTH[at % len(BOTH)]) for at, name in enumerate(VIEWS)]
+ALL = [
+    pytest.param(name, variant, marks=[] if (name, variant) in EACH_ONCE else pytest.mark.full)
+    for name in VIEWS
+    for variant in BOTH
+]
+
+
+@pytest.mark.parametrize(("name", "variant"), ALL, ids=lambda value: getattr(value, "name", value))
+def test_axe_finds_nothing(
+    browser: Browser, built_page: Path, data_dir: Path, name: str, variant: Variant
+) -> None:
+    with rich_server(data_dir) as server:
+        visit = visit_in(browser, server, variant)
+        prepare(server, visit.page, variant)
+        VIEWS[name](visit)
+        visit.page.evaluate(AXE.read_text())
+        found = visit.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+        visit.page.context.close()
+    assert [
+        (violation["id"], [node["html"][:160] for node in violation["nodes"]])
+        for violation in found["violations"]
+    ] == []
+
+
+def test_the_tab_key_goes_through_the_page_in_reading_order(chat: ChatPage) -> None:
+    chat.ask("order")
+    chat.page.get_by_role("link", name="Skip to the message field").focus()
+    names = []
+    for _ in range(14):
+        names.append(
+            chat.page.evaluate(
+                "document.activeElement.getAttribute('aria-label') || document.activeElement.textContent.trim()"
+            )
+        )
+        chat.page.keyboard.press("Tab")
+    wanted = [
+        *("Skip to the message field", "New chat", "Hide conversations", "Search chats", "order", "Rename"),
+        *("Delete", "Settings", "Keyboard shortcuts", "Copy", "Edit"),
+        *("Where the prompt's tokens came from", "Copy", "Answer again"),
+    ]
+    assert names == wanted
+    expect(chat.page.get_by_role("button", name="Add text files")).to_be_focused()
+    chat.page.keyboard.press("Tab")
+    expect(chat.composer).to_be_focused()
+
+
+def test_the_skip_link_leads_to_the_message_field(chat: ChatPage) -> None:
+    chat.page.get_by_role("link", name="Skip to the message field").press("Enter")
+    expect(chat.composer).to_be_focused()
+
+
+def test_one_polite_region_speaks_and_the_transcript_does_not(server: PageServer, chat: ChatPage) -> None:
+    server.pace.allow(4)
+    chat.send("quietly")
+    expect(chat.status).to_have_text("The answer has started.")
+    live = chat.page.locator("[aria-live], [role=status], [role=alert], [role=log]")
+    expect(live).to_have_count(1)
+    expect(live).to_have_attribute("aria-live", "polite")
+    expect(chat.answer).to_have_attribute("aria-busy", "true")
+    server.pace.free()
+    chat.wait_ended()
+    expect(chat.answer).to_have_attribute("aria-busy", "false")
+
+
+def test_with_a_phones_keyboard_open_the_message_field_stays_in_view(
+    server: PageServer, open_page: OpenPage
+) -> None:
+    chat = open_page(server.url, **PHONE)
+    chat.ask("line\n\n" * 30 + "end")
+    chat.composer.tap()
+    chat.page.set_viewport_size({"width": 390, "height": 400})  # as `resizes-content` makes it
+    expect(chat.composer).to_be_in_viewport(ratio=1)
+    expect(chat.send_button).to_be_in_viewport(ratio=1)
+    expect(chat.answer.get_by_role("button", name="Copy", exact=True)).to_be_in_viewport()
+    chat.page.keyboard.press("Enter")  # a phone has no other key for a new line
+    expect(chat.questions).to_have_count(1)
+
+
+def test_where_the_keyboard_covers_the_page_it_shrinks_to_what_is_seen(
+    server: PageServer, open_page: OpenPage
+) -> None:
+    """As on iOS, whose viewport stays as it is."""
+    chat = open_page(server.url, **PHONE)
+    expect(chat.page.get_by_label("Connected")).to_be_visible()
+    chat.page.evaluate(
+        """() => {
+            Object.defineProperty(visualViewport, "height", { value: 500 });
+            visualViewport.dispatchEvent(new Event("resize"));
+        }"""
+    )
+    box = chat.composer.bounding_box()
+    assert box
+    assert box["y"] + box["height"] <= 500
+
+
+def test_reduced_motion_moves_nothing(server: PageServer, open_page: OpenPage) -> None:
+    chat = open_page(server.url, reduced_motion="reduce")
+    server.pace.allow(3)
+    chat.send("calmly")
+    expect(chat.answer_text).to_have_text("You")
+    running = chat.page.evaluate(
+        "document.getAnimations().filter((one) => one.playState === 'running').length"
+    )
+    assert running == 0
+    server.pace.free()
+
+
+def test_on_paper_there_is_what_was_said_and_nothing_to_press(chat: ChatPage) -> None:
+    for number in range(3):
+        chat.ask(f"question {number} " + "long " * 120)
+    chat.page.emulate_media(media="print")
+    for gone in (chat.sidebar, chat.composer, chat.send_button):
+        expect(gone).not_to_be_visible()
+    expect(chat.questions.first).to_be_visible()
+    height = "document.querySelector('.column').getBoundingClientRect().height"
+    assert chat.page.evaluate("document.documentElement.scrollHeight") >= chat.page.evaluate(height)
+    assert len(chat.page.pdf()) > 10_000
+
+
+@pytest.mark.parametrize("form", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_a_composition_is_never_cut_by_a_shortcut(
+    server: PageServer, open_page: OpenPage, form: dict[str, object]
+) -> None:
+    chat = open_page(server.url, **form)
+    chat.composer.focus()
+    for key, code in (("ArrowUp", 38), ("Enter", 229), ("Escape", 229), ("?", 229)):
+        chat.composer.evaluate(
+            """(area, [key, keyCode]) => area.dispatchEvent(new KeyboardEvent("keydown",
+                { key, keyCode, isComposing: true, bubbles: true, cancelable: true }))""",
+            [key, code],
+        )
+    expect(chat.page.get_by_role("dialog")).to_have_count(0)
+    expect(chat.questions).to_have_count(0)
+    expect(chat.composer).to_be_focused()
