@@ -122,9 +122,7 @@ class PageServer:
 
         return self.wait_for(run())
 
-    def wait_for(
-        self, coroutine: Coroutine[Any, Any, ResultT], patience_s: float = PATIENCE_S
-    ) -> ResultT:
+    def wait_for(self, coroutine: Coroutine[Any, Any, ResultT], patience_s: float = PATIENCE_S) -> ResultT:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(patience_s)
 
     def wait_for_a_stop(self) -> None:

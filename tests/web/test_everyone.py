@@ -46,7 +46,10 @@ def test_the_tab_key_goes_through_the_page_in_reading_order(chat: ChatPage) -> N
     for _ in range(14):
         names.append(
             chat.page.evaluate(
-                "document.activeElement.getAttribute('aria-label') || document.activeElement.textContent.trim()"
+                """() => {
+                    const { activeElement } = document;
+                    return activeElement.getAttribute("aria-label") || activeElement.textContent.trim();
+                }"""
             )
         )
         chat.page.keyboard.press("Tab")

@@ -24,7 +24,8 @@ def transfer(chat: ChatPage, event: str, name: str, text: str) -> None:
             const data = new DataTransfer();
             data.items.add(new File([text], name));
             const init = { bubbles: true, cancelable: true, clipboardData: data, dataTransfer: data };
-            area.dispatchEvent(event === "paste" ? new ClipboardEvent(event, init) : new DragEvent(event, init));
+            const kind = event === "paste" ? ClipboardEvent : DragEvent;
+            area.dispatchEvent(new kind(event, init));
         }""",
         [event, name, text],
     )

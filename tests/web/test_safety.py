@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import FilePayload, Page, expect
 
 from tests.web.chat_page import ChatPage
 from tests.web.conftest import OpenPage
@@ -49,7 +49,7 @@ def test_r1_whole_payloads_are_text_wherever_they_stand(
 
 
 def test_r1_payloads_cut_at_each_delta(server: PageServer, open_page: OpenPage) -> None:
-    """Each payload as an answer of its own, painted after every character; coloured and typeset as it comes."""
+    """Each payload as an answer of its own, painted after every character."""
 
     def before(page: Page) -> None:
         page.add_init_script(GUARD)
@@ -66,9 +66,12 @@ def test_r1_payloads_cut_at_each_delta(server: PageServer, open_page: OpenPage) 
     assert chat.page.evaluate("chatdForeign") == []
 
 
-@pytest.mark.parametrize("payload", ["<img src=x onerror=alert(1)>", "`${alert(1)}`\"'><svg/onload=alert(1)>"])
+@pytest.mark.parametrize(
+    "payload", ["<img src=x onerror=alert(1)>", "`${alert(1)}`\"'><svg/onload=alert(1)>"]
+)
 def test_r1_a_file_and_its_name_are_text(chat: ChatPage, payload: str) -> None:
-    file = {"name": f"{payload.replace('/', '')}.md", "mimeType": "text/plain", "buffer": payload.encode()}
+    name = f"{payload.replace('/', '')}.md"
+    file = FilePayload(name=name, mimeType="text/plain", buffer=payload.encode())
     chat.page.get_by_label("Add text files").and_(chat.page.locator("input")).set_input_files([file])
     expect(chat.page.get_by_role("list", name="Added files").get_by_role("listitem")).to_have_count(1)
     chat.send_button.click()
@@ -131,15 +134,18 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 
 def test_nothing_but_the_pages_own_policies_makes_markup(chat: ChatPage) -> None:
     """Trusted Types are on: no text becomes an element, a script or a worker by any other way."""
-    assert chat.page.evaluate(
-        """() => [
+    assert (
+        chat.page.evaluate(
+            """() => [
             () => { document.body.innerHTML = "<b>x</b>"; },
             () => { document.createElement("script").src = "./look.js"; },
             () => trustedTypes.createPolicy("another", {}),
             () => trustedTypes.createPolicy("chatd", {}),
         ].map((attempt) => { try { attempt(); return "done"; } catch (error) { return error.name; } })"""
-    ) == ["TypeError"] * 4
-    assert chat.page.evaluate("navigator.serviceWorker.register('./evil.js').catch((error) => error.name)") == (
-        "TypeError"
+        )
+        == ["TypeError"] * 4
     )
+    assert chat.page.evaluate(
+        "navigator.serviceWorker.register('./evil.js').catch((error) => error.name)"
+    ) == ("TypeError")
     chat.troubles.found.clear()  # the browser reported each

@@ -1,9 +1,9 @@
-"""What becomes of Markdown, code and formulas in the page; web/src/text has tests of its own for the parsing."""
+"""What becomes of Markdown, code and formulas in the page. Parsing has tests of its own in web/src/text."""
 
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.web.conftest import OpenPage
 from tests.web.page_server import PageServer, replying
@@ -59,8 +59,13 @@ def test_what_formulas_and_colours_need_is_fetched_only_then(
     data_dir: Path, built_page: Path, open_page: OpenPage
 ) -> None:
     fetched: list[str] = []
-    with PageServer(data_dir, replying(lambda text: CODE + "\n\n" + MATH if "all" in text else "plain")) as server:
-        chat = open_page(server.url, before=lambda page: page.on("request", lambda one: fetched.append(one.url)))
+
+    def before(page: Page) -> None:
+        page.on("request", lambda request: fetched.append(request.url))
+
+    runner = replying(lambda text: f"{CODE}\n\n{MATH}" if "all" in text else "plain")
+    with PageServer(data_dir, runner) as server:
+        chat = open_page(server.url, before=before)
         chat.ask("nothing special")
         first = [url for url in fetched if "/assets/" in url]
         assert not any("common" in url or "formulas" in url for url in first)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, FilePayload, Page, expect
 
 from tests.web.page_server import PageServer, replying
 
@@ -52,7 +52,8 @@ def longest_prefix(tree: RadixTree, ids: list[int]) -> int:
 
 RICH_ZH = r"""## 时间花在哪里
 
-**KV 缓存**保存模型已经读过的内容。没有它，每一轮都要重新读取整个对话；有了它，只需计算*新*的文本。在 \(m\) 个已缓存词元之后处理 \(n\) 个词元的代价为
+**KV 缓存**保存模型已经读过的内容。没有它，每一轮都要重新读取整个对话；有了它，只需计算*新*的文本。 \
+在 \(m\) 个已缓存词元之后处理 \(n\) 个词元的代价为
 
 $$
 T(n, m) = n \cdot c + \sum_{i=1}^{n} (m + i) \cdot a
@@ -117,7 +118,7 @@ FOLLOW_UPS = {
 
 
 class Visit:
-    """A page in one variant, with a conversation behind it. Words are found by what they say in any language."""
+    """A page in one variant, with a conversation behind it."""
 
     def __init__(self, server: PageServer, page: Page, variant: Variant) -> None:
         self.server, self.page, self.variant = server, page, variant
@@ -176,7 +177,7 @@ def figures(visit: Visit) -> None:
 def expectation(visit: Visit) -> None:
     conversation(visit)
     visit.page.locator("input[type=file]").set_input_files(
-        [{"name": "notes.md", "mimeType": "text/markdown", "buffer": b"# Notes\n\n" + b"- remember this\n" * 40}]
+        FilePayload(name="notes.md", mimeType="text/markdown", buffer=b"# Notes\n\n" + b"- remember\n" * 40)
     )
     visit.composer.fill(FOLLOW_UPS[visit.variant.is_chinese])
     expect(visit.page.locator("[data-expected=ttft]")).to_be_visible()
@@ -257,7 +258,7 @@ def notices(visit: Visit) -> None:
     """One that can be undone and one of an error."""
     conversation(visit)
     visit.page.locator("input[type=file]").set_input_files(
-        [{"name": "photo.png", "mimeType": "image/png", "buffer": b"\x89PNG\r\n\x1a\n\x00\x00"}]
+        FilePayload(name="photo.png", mimeType="image/png", buffer=b"\x89PNG\r\n\x1a\n\x00\x00")
     )
     expect(visit.page.locator(".notice")).to_be_visible()
 
@@ -287,7 +288,7 @@ VIEWS: dict[str, View] = {
 }
 
 
-RICH = RICH.replace(" \\\n", " ")
+RICH, RICH_ZH = RICH.replace(" \\\n", " "), RICH_ZH.replace(" \\\n", "")
 
 
 def reply(question: str) -> str:
