@@ -32,6 +32,7 @@ from chatd.server import (
     native_api,
     openai_api,
     openai_errors,
+    openapi,
     reports_api,
     search_api,
 )
@@ -80,6 +81,7 @@ def create_app(state: AppState) -> Starlette:
     routes = [
         *health.ROUTES,
         metrics.ROUTE,
+        openapi.ROUTE,
         *keys_api.ROUTES,
         admin_api.ROUTES,
         *cache_page_api.ROUTES,

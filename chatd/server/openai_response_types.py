@@ -179,21 +179,24 @@ class OutputMessage(Struct, frozen=True):
     type: str = "message"
 
 
-class InputPart(Struct, frozen=True):
+class ItemPart(Struct, frozen=True):
     text: str
-    type: str = "input_text"
+    type: Literal["input_text", "output_text"]
+    annotations: tuple[()] | UnsetType = UNSET
 
 
-class InputMessage(Struct, frozen=True):
+class Item(Struct, frozen=True):
+    """One message of what a response answers."""
+
     id: str
     role: str
-    content: tuple[InputPart, ...]
+    content: tuple[ItemPart, ...]
     status: str = "completed"
     type: str = "message"
 
 
 class ItemList(Struct, frozen=True):
-    data: tuple[InputMessage | OutputMessage, ...]
+    data: tuple[Item, ...]
     first_id: str | None
     last_id: str | None
     has_more: bool

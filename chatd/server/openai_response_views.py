@@ -120,11 +120,13 @@ def _usage_of(record: ResponseRecord) -> wire.ResponseUsage:
     )
 
 
-def item_of(message: StoredMessage) -> wire.InputMessage | wire.OutputMessage:
+def item_of(message: StoredMessage) -> wire.Item:
     """An earlier message, as the input of a response."""
     if message.role == "assistant":
-        return wire.OutputMessage(message.id, "completed", (wire.TextPart(message.text),))
-    return wire.InputMessage(message.id, message.role, (wire.InputPart(message.text),))
+        part = wire.ItemPart(message.text, "output_text", ())
+    else:
+        part = wire.ItemPart(message.text, "input_text")
+    return wire.Item(message.id, message.role, (part,))
 
 
 def instructions_of(path: Sequence[StoredMessage], note: wire.Note) -> str | None:

@@ -281,7 +281,7 @@ def _number(request: Request, name: str, default: int, *, low: int, high: int) -
     return int(text)
 
 
-def _page(request: Request, items: list[wire.InputMessage | wire.OutputMessage]) -> wire.ItemList:
+def _page(request: Request, items: list[wire.Item]) -> wire.ItemList:
     """Of ``items``, the oldest first."""
     order, after = request.query_params.get("order", "desc"), request.query_params.get("after")
     if order not in ("asc", "desc"):

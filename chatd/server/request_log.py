@@ -10,12 +10,11 @@ checks and of scrapes are for debugging only.
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -33,12 +32,6 @@ UNKNOWN = "other"
 CLIENT_LEFT = 499
 """Counted and logged for a request whose client did not wait."""
 API = ("/api/", "/v1/", "/ws")
-_MORE_HEADERS = "chatd.headers"
-
-
-def add_headers(connection: HTTPConnection, headers: Mapping[str, str]) -> None:
-    """Have ``headers`` go out with the answer, whoever makes it; limits by key say here what is left."""
-    connection.scope.setdefault(_MORE_HEADERS, {}).update(headers)
 
 
 def request_id_of(given: str | None, new_id: Callable[[], str]) -> str:
@@ -88,11 +81,11 @@ class RequestLog:
             match message["type"]:
                 case "http.response.start" | "websocket.http.response.start":
                     status = message["status"]
-                    _name(scope, message, request_id)
+                    _name(message, request_id)
                 case "websocket.accept":
                     status = 101
                     self._figures.sockets += 1
-                    _name(scope, message, request_id)
+                    _name(message, request_id)
                 case "websocket.close" if status == CLIENT_LEFT:
                     status = 403
             await send(message)
@@ -129,9 +122,6 @@ def ended_line(request_id: str, record: ResponseRecord) -> dict[str, object]:
     return line | ({"error_code": record.error_code} if record.error_code else {})
 
 
-def _name(scope: Scope, message: Message, request_id: str) -> None:
+def _name(message: Message, request_id: str) -> None:
     message.setdefault("headers", [])
-    headers = MutableHeaders(scope=message)
-    headers[HEADER] = request_id
-    for name, value in scope.get(_MORE_HEADERS, {}).items():
-        headers[name] = value
+    MutableHeaders(scope=message)[HEADER] = request_id

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +21,7 @@ class ChatdProcess:
     def __init__(self, data_dir: Path, model: Path, *options: str) -> None:
         self.data_dir = data_dir
         self.lines: list[dict[str, Any]] = []
+        self._errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - a pipe would fill
         self._options = ["--model", str(model), "--kv-bytes", "256MiB", "--port", "0", "--json", *options]
 
     async def __aenter__(self) -> Self:
@@ -29,7 +31,7 @@ class ChatdProcess:
             "--data-dir",
             str(self.data_dir),
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            stderr=self._errors,
             env=environment(**self.extra),
         )
         return self
@@ -38,6 +40,7 @@ class ChatdProcess:
         if self._process.returncode is None:
             self._process.kill()
         await self._process.communicate()
+        self._errors.close()
 
     @property
     def pid(self) -> int:
@@ -57,9 +60,9 @@ class ChatdProcess:
         raise AssertionError(f"it ended: {await self.errors()}")
 
     async def errors(self) -> str:
-        """What it wrote to standard error, once it has ended."""
-        assert self._process.stderr
-        return (await self._process.stderr.read()).decode()
+        """What it has written to standard error."""
+        self._errors.seek(0)
+        return self._errors.read().decode()
 
     async def end(self, sig: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and wait for the exit code."""

@@ -1,0 +1,104 @@
+"""/openapi.json: every route is in it, described by the types that go over the wire, and it is sound."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import schemathesis
+from starlette.routing import WebSocketRoute
+
+from chatd.server import openai_types
+from chatd.server import params as rules
+from chatd.server.app import create_app
+from chatd.server.openapi import api_routes, document
+from chatd.server.openapi_table import TABLE
+from chatd.server.params import parse_params
+from chatd.server.protocol import Usage
+from chatd.store.prices import PriceBook
+from chatd.store.store import Store
+from tests.support.chat_lab import counter_ids
+from tests.support.live_server import bare_server, new_state
+
+
+@pytest.fixture
+async def routes(data_dir: Path) -> Any:
+    store = await Store.open(data_dir, prices=PriceBook(), clock=lambda: 0.0, new_id=counter_ids())
+    try:
+        yield create_app(new_state(store)).routes
+    finally:
+        await store.close()
+
+
+async def test_it_is_served_while_the_model_loads(data_dir: Path) -> None:
+    async with (
+        bare_server(data_dir) as server,
+        httpx.AsyncClient(base_url=server.url, trust_env=False) as http,
+    ):
+        answer = await http.get("/openapi.json")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    found = answer.json()
+    assert (found["openapi"], found["info"]["version"]) == ("3.1.0", "1.2.3")
+    schemathesis.openapi.from_dict(found).validate()
+
+
+async def test_every_route_is_described_and_nothing_else(routes: Any) -> None:
+    found = document(routes, "1")
+    served = {(path, m.lower()) for path, r in api_routes(routes) for m in (r.methods or ()) if m != "HEAD"}
+    assert {(path, method) for path, one in found["paths"].items() for method in one} == served
+    endpoints = {route.endpoint for _, route in api_routes(routes)}
+    undescribed = {path for path, route in api_routes(routes) if route.endpoint not in TABLE}
+    assert not [path for path in undescribed if path.startswith("/v1/")]
+    assert set(TABLE) - endpoints == set()
+    for path, one in found["paths"].items():
+        for method, operation in one.items():
+            assert operation["summary"], (method, path)
+            assert "4XX" in operation["responses"]
+    sockets = [route.path for route in routes if isinstance(route, WebSocketRoute)]
+    assert sockets == [found["x-chatd-websocket"]["path"]]
+
+
+async def test_every_reference_leads_somewhere(routes: Any) -> None:
+    found = document(routes, "1", "/chat")
+    assert found["servers"] == [{"url": "/chat"}]
+    components = found["components"]["schemas"]
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            if "$ref" in node:
+                assert node["$ref"].removeprefix("#/components/schemas/") in components
+            for value in node.values():
+                walk(value)
+        elif isinstance(node, list):
+            for value in node:
+                walk(value)
+
+    walk(found)
+    fields = {field.name for field in msgspec.structs.fields(Usage)}
+    assert set(components["protocol.Usage"]["properties"]) == fields
+
+
+@pytest.mark.parametrize("name", sorted(rules.NAMES))
+async def test_the_ranges_of_parameters_are_those_that_are_checked(routes: Any, name: str) -> None:
+    """The ends of each range are taken and what lies beyond is not."""
+    properties = document(routes, "1")["components"]["schemas"]["ChatRequest"]["properties"]
+    schema = next(one for one in properties[name]["anyOf"] if one.get("type") != "null")
+    assert name in {field.name for field in msgspec.structs.fields(openai_types.ChatRequest)}
+
+    def is_taken(value: Any) -> bool:
+        try:
+            parse_params({name: value}, vocab_size=2**40, new_seed=lambda: 1)
+        except Exception:
+            return False
+        return True
+
+    for end, beyond in (("minimum", -1), ("maximum", 1)):
+        if end in schema:
+            assert is_taken(schema[end])
+            assert not is_taken(schema[end] + beyond)
+    for value in schema.get("enum", ()):
+        assert is_taken(value)
+    if name == "stop":
+        assert is_taken(["x" * schema["maxLength"]] * rules.MAX_STOPS)
+        assert not is_taken("x" * (schema["maxLength"] + 1))
