@@ -24,6 +24,7 @@ from chatd.server.cache_stats import LOOKED_AT, choices_of, predictions_of
 from chatd.server.http import json_response, read_json
 from chatd.server.operators import operator_only
 from chatd.server.state import AppState
+from chatd.server.visitors import visitor_of
 from chatd.store.records import Pin, rfc3339
 
 MOST_LISTED = 10_000
@@ -106,7 +107,7 @@ async def pin(request: Request, state: AppState) -> Response:
     if not asked.name or sum(one is not None for one in given) != 1:
         raise InvalidParameter("give a name and one of text, conversation_id and system_of")
     if asked.text is not None:
-        made = await cache.pin_text(asked.name, state.namespace, asked.text)
+        made = await cache.pin_text(asked.name, visitor_of(request).namespace, asked.text)
     else:
         whole = ConversationId(asked.conversation_id or asked.system_of or "")
         made = await cache.pin_conversation(asked.name, whole, system_only=asked.system_of is not None)

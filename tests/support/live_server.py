@@ -39,13 +39,13 @@ class LiveServer:
 
     @contextlib.asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator["Client"]:
-        """``options`` as `websockets.connect` takes them."""
+        """``options`` as `websockets.connect` takes them, its ``uri`` too."""
         async with self.connect(**options) as socket:
             yield Client(socket)
 
     def connect(self, **options: Any) -> connect:
         chosen = {"subprotocols": [wire.SUBPROTOCOL], "compression": None, "proxy": None, **options}
-        return connect(f"ws://127.0.0.1:{self.port}/ws", **chosen)
+        return connect(chosen.pop("uri", f"ws://127.0.0.1:{self.port}/ws"), **chosen)
 
 
 class Client:
