@@ -1,6 +1,6 @@
 // Writes down whatever comes into the page that answers must not bring: elements, attributes, policy reports.
 window.chatdForeign = [];
-const TAGS = new Set(("ol ul li article h1 h2 div p span a bdi strong em del code pre figure figcaption button svg path rect " +
+const TAGS = new Set(("ol ul li article h1 h2 div p span a bdi strong em del code pre figure figcaption button svg path rect circle " +
   "table thead tbody tr th td hr blockquote sub sup kbd mark u s ins b i small footer details summary form textarea").split(" "));
 const look = (element) => {
   const inFormula = element.closest(".katex, .katex-error") !== null;

@@ -32,7 +32,7 @@ def _picture(browser: Browser, out: Path, name: str, variant_name: str) -> Path:
     path = out / f"{name}-{variant.name}.png"
     with tempfile.TemporaryDirectory() as data, rich_server(Path(data)) as server:
         visit = visit_in(browser, server, variant)
-        prepare(server, visit.page, variant)
+        prepare(server, [variant.is_chinese])
         VIEWS[name](visit)
         visit.settle()
         visit.page.screenshot(path=path)

@@ -1,5 +1,6 @@
 """The page for everyone: axe finds nothing on any view, keyboards reach everything, phones and paper too."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,16 +23,23 @@ ALL = [
 ]
 
 
+@pytest.fixture(scope="module")
+def shared(built_page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
+    """One for all views: none of them looks at what the others left."""
+    with rich_server(tmp_path_factory.mktemp("views")) as server:
+        prepare(server)
+        yield server
+
+
 @pytest.mark.parametrize(("name", "variant"), ALL, ids=lambda value: getattr(value, "name", value))
-def test_axe_finds_nothing(
-    browser: Browser, built_page: Path, data_dir: Path, name: str, variant: Variant
-) -> None:
-    with rich_server(data_dir) as server:
-        visit = visit_in(browser, server, variant)
-        prepare(server, visit.page, variant)
+def test_axe_finds_nothing(browser: Browser, shared: PageServer, name: str, variant: Variant) -> None:
+    visit = visit_in(browser, shared, variant)
+    try:
         VIEWS[name](visit)
         visit.page.evaluate(AXE.read_text())
         found = visit.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    finally:
+        shared.pace.free()
         visit.page.context.close()
     assert [
         (violation["id"], [node["html"][:160] for node in violation["nodes"]])

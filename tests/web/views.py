@@ -1,12 +1,13 @@
 """Every view of the page, and how to get there: for screenshots and for the accessibility check."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from playwright.sync_api import Browser, FilePayload, Page, expect
 
+from chatd.server.state import LOCAL
 from tests.web.page_server import PageServer, replying
 
 CONTEXT, PAGES = 16_384, 2048
@@ -140,6 +141,7 @@ class Visit:
     def settle(self) -> None:
         """Until what is fetched late is shown too, and painted."""
         self.page.evaluate("document.fonts.ready")
+        self.page.evaluate("Promise.all(document.getAnimations().map((one) => one.finished))")
         self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def press_in_sidebar(self, place: str) -> None:
@@ -300,13 +302,10 @@ def rich_server(data_dir: Any) -> PageServer:
     return PageServer(data_dir, replying(reply, PAGES), context_length=CONTEXT)
 
 
-def prepare(server: PageServer, page: Page, variant: Variant) -> None:
-    """Conversations for the list."""
-    for title in TITLES[variant.is_chinese]:
-        made = page.request.post(
-            f"{server.url}api/v1/conversations", data={"title": title}, headers={"origin": server.url[:-1]}
-        )
-        assert made.ok
+def prepare(server: PageServer, languages: Sequence[bool] = (False, True)) -> None:
+    """Conversations for the list; in Chinese for True."""
+    for title in [title for is_chinese in languages for title in TITLES[is_chinese]]:
+        server.wait_for(server.lab.store.create_conversation(LOCAL, title, ""))
 
 
 def visit_in(browser: Browser, server: PageServer, variant: Variant) -> Visit:
