@@ -14,14 +14,16 @@ from dataclasses import dataclass
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
+from websockets.frames import Close
 
 from chatd.cli.connect import ServerRefused, credentials, in_words, is_local, tls_of
 from chatd.data_dir import ServerAddress
-from chatd.errors import BadFrame, ContextTooLong, NotReady, SetupError, Unauthorized
+from chatd.errors import BadFrame, ContextTooLong, NotAllowed, NotReady, SetupError, Unauthorized
 from chatd.server.protocol import (
     SUBPROTOCOL,
     AnyEnding,
     ClientEvent,
+    CloseCode,
     ConversationWarm,
     Error,
     ResponseCancel,
@@ -104,13 +106,26 @@ def _why(error: Exception) -> str:
         case ConnectionClosed() | InvalidMessage():
             return "the connection was cut"
         case InvalidStatus() if error.response.status_code == Unauthorized.http_status:
-            return "it wants a key, in CHATD_KEY"
+            return "it wants a key (in CHATD_KEY) that is good"
+        case ConnectionClosed(rcvd=Close(code=CloseCode.UNAUTHORIZED)):
+            return "the key was revoked"
         case InvalidStatus():
             return f"it answers with status {error.response.status_code}"
         case InvalidHandshake():
             return "it does not speak chatd.v1 there"
         case _:
             return in_words(error)
+
+
+def _is_shut_out(error: Exception) -> bool:
+    """Waiting does not help: the key is missing, wrong or revoked."""
+    match error:
+        case InvalidStatus():
+            return error.response.status_code in (Unauthorized.http_status, NotAllowed.http_status)
+        case ConnectionClosed(rcvd=Close(code=CloseCode.UNAUTHORIZED)):
+            return True
+        case _:
+            return False
 
 
 def _known(frame: str | bytes) -> ServerEvent | None:
@@ -168,6 +183,10 @@ class AnswerClient:
                 self._tries = 0
                 waiting = Waiting(str(error), READY_PAUSE_S)
             except (OSError, ConnectionClosed, InvalidHandshake, _Later) as error:
+                if _is_shut_out(error):
+                    raise SetupError(
+                        f"The server at {self._server.url} lets nobody in: {_why(error)}."
+                    ) from None
                 waiting = self._failed_try(error)
             heard(waiting)
             await self._sleep(waiting.pause_s)

@@ -1,6 +1,8 @@
 """One answer arrives whole and once, whatever becomes of the connection."""
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,7 @@ from chatd.cli.chat_client import MOST_TRIES, AnswerClient, Heard, Waiting, hell
 from chatd.cli.connect import ServerRefused, at
 from chatd.errors import SetupError
 from chatd.server.protocol import (
+    AnyEnding,
     Error,
     ResponseCancelled,
     ResponseCompleted,
@@ -16,6 +19,8 @@ from chatd.server.protocol import (
     SessionCreated,
 )
 from tests.cli.scripted_server import Peer, ScriptedServer, created, delta, ending
+from tests.support.accounts import caller
+from tests.support.live_server import live_lab
 
 CREATE = ResponseCreate("key-1", input="Hello")
 
@@ -210,3 +215,21 @@ async def test_hello_names_the_server() -> None:
 def test_socket_addresses() -> None:
     assert socket_url("http://127.0.0.1:8000") == "ws://127.0.0.1:8000/ws"
     assert socket_url("https://example.org/chat") == "wss://example.org/chat/ws"
+
+
+async def test_who_has_no_good_key_is_told_at_once(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the key in the environment is taken; so is the operator's token, where the data folder is."""
+    heard: list[Heard] = []
+    async with live_lab(data_dir, lab={}) as (server, _):
+        server.state.admin_token = "the token"
+        who = await caller(server, "ann")
+        place = at(server.url)
+        for key in ("", f"{who.secret}x"):
+            monkeypatch.setenv("CHATD_KEY", key)
+            for asking in (AnswerClient(place, CREATE).run(heard.append), hello(place)):
+                with pytest.raises(SetupError, match="a key"):
+                    await asking
+        monkeypatch.setenv("CHATD_KEY", who.secret)
+        assert isinstance(await AnswerClient(place, CREATE).run(heard.append), AnyEnding)
+        monkeypatch.setenv("CHATD_KEY", "")
+        assert (await hello(replace(place, token="the token"))).model == "toy"

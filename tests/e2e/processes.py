@@ -103,9 +103,10 @@ def resident_bytes(pid: int) -> int:
 
 @contextlib.asynccontextmanager
 async def client_of(server: ChatdProcess, **options: Any) -> AsyncIterator[Client]:
-    """A chatd.v1 client; ``options`` as `websockets.connect` takes them."""
+    """A chatd.v1 client; ``options`` as `websockets.connect` takes them, its ``uri`` too."""
     chosen = {"subprotocols": [SUBPROTOCOL], "compression": None, "proxy": None, **options}
-    async with connect("ws" + server.url.removeprefix("http") + "/ws", **chosen) as opened:
+    uri = chosen.pop("uri", "ws" + server.url.removeprefix("http") + "/ws")
+    async with connect(uri, **chosen) as opened:
         yield Client(opened)
 
 

@@ -16,10 +16,11 @@ from starlette.routing import Route
 from chatd.ids import Namespace
 from chatd.server import archive_api, native_api, openai_api
 from chatd.server import protocol as wire
+from chatd.server.backend import ServiceSettings
 from chatd.store.key_records import Budget, KeyScope, Period
 from chatd.store.reserve import most_nano
 from tests.support.accounts import Caller, caller
-from tests.support.chat_lab import ChatLab, chat_lab
+from tests.support.chat_lab import ME, ChatLab, chat_lab
 from tests.support.live_server import LiveServer, live_lab
 
 pytestmark = pytest.mark.usefixtures("blocked_loop")
@@ -302,3 +303,16 @@ async def test_an_idempotent_request_is_charged_once(site: Site) -> None:
         answers = [await completion(http, key="one") for _ in range(3)]
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.json()["id"] for answer in answers}) == 1
+
+
+# --- retention ------------------------------------------------------------------------------------
+
+
+async def test_old_conversations_go_with_their_kv_and_the_money_stays(data_dir: Path) -> None:
+    async with chat_lab(data_dir) as lab:
+        old = await lab.ask("hello", params=GREEDY)
+    async with chat_lab(data_dir, prefix="later", settings=ServiceSettings(retain_s=0.0)) as lab:
+        async with asyncio.timeout(10):
+            while (await lab.store.list_conversations(ME)).conversations or await lab.store.purges():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert (await lab.store.response(ME, old.record.id)).cost == old.record.cost
