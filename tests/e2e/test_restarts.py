@@ -13,7 +13,8 @@ from chatd.server import protocol as wire
 from tests.e2e.processes import ToyProcess, client_of, counts, get, verify
 from tests.support.live_server import Client
 
-STREAMS = 8
+CANCEL_EVERY = 5
+"""Turns of a watcher."""
 _keys = itertools.count(1)
 ENDINGS = {"completed", "incomplete", "cancelled", "failed"}
 
@@ -49,6 +50,8 @@ class Watcher:
             at = created.conversation_id
             self.asked.append(request)
             self.created.append(created)
+            if turn % CANCEL_EVERY == CANCEL_EVERY - 1:
+                await client.send(wire.ResponseCancel(created.response_id))
             self.endings[created.response_id] = await client.ending(created.response_id)
 
 
@@ -107,13 +110,14 @@ async def goes_on(server: ToyProcess, watcher: Watcher) -> None:
     assert client.text[follow.response_id] == "01234"
 
 
-@pytest.mark.parametrize("rounds", counts((2,), (30,), seconds=(50, 600)))
-async def test_kill_9_at_a_random_moment(data_dir: Path, rounds: int) -> None:
+@pytest.mark.parametrize(("rounds", "streams"), counts((2, 8), (50, 16), seconds=(50, 1800)))
+async def test_kill_9_at_a_random_moment(data_dir: Path, rounds: int, streams: int) -> None:
+    """Of sessions that wait, are cancelled, come back from disk and are preempted: the pool is small."""
     draw, watchers = random.Random(rounds), list[Watcher]()
     for _ in range(rounds):
-        async with ToyProcess(data_dir, "--max-running", "5", step_s=0.002) as server:
+        async with ToyProcess(data_dir, "--max-running", "5", step_s=0.002, pages=120) as server:
             await check(server, watchers)
-            watchers = [Watcher(number) for number in range(STREAMS)]
+            watchers = [Watcher(number) for number in range(streams)]
             await killed(server, watchers, draw.uniform(0, 0.6))
     async with ToyProcess(data_dir) as server:
         await check(server, watchers)
