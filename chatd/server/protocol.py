@@ -242,7 +242,8 @@ class ServerFrame(Struct, frozen=True, tag_field="type"):
 
 class SessionCreated(ServerFrame, frozen=True, tag="session.created"):
     """Answer to `session.hello`. Model and context are null while the model loads. The server sends
-    something at least every ``heartbeat_s`` seconds; longer silence means that the connection is dead."""
+    something at least every ``heartbeat_s`` seconds; longer silence means that the connection is dead.
+    Answers for which no ``temperature`` is asked have that one."""
 
     session_id: str
     model: str | None
@@ -250,6 +251,7 @@ class SessionCreated(ServerFrame, frozen=True, tag="session.created"):
     version: str
     heartbeat_s: float
     currency: str
+    temperature: float | None = None
 
 
 class ResponseCreated(ServerFrame, frozen=True, tag="response.created"):

@@ -96,7 +96,7 @@ class Session:
     def __init__(self, identity: Identity, *, max_responses: int) -> None:
         self._identity = identity
         self._max_responses = max_responses
-        self._model: tuple[str, int] | None = None
+        self._model: tuple[str, int, float | None] | None = None
         self._draining = False
         self._tickets = 0
         self._pending: dict[int, wire.ResponseCreate] = {}
@@ -115,9 +115,9 @@ class Session:
 
     # --- from the server ------------------------------------------------------------------------
 
-    def model_ready(self, name: str, context_length: int) -> None:
+    def model_ready(self, name: str, context_length: int, temperature: float | None = None) -> None:
         """From now on responses may be asked for."""
-        self._model = (name, context_length)
+        self._model = (name, context_length, temperature)
 
     def draining(self, deadline_s: float) -> list[Effect]:
         """The server shuts down: say so once, and refuse what is new."""
@@ -164,7 +164,7 @@ class Session:
                 return self._warm(event)
 
     def _created(self) -> wire.SessionCreated:
-        name, context_length = self._model or (None, None)
+        name, context_length, temperature = self._model or (None, None, None)
         return wire.SessionCreated(
             session_id=self._identity.session_id,
             model=name,
@@ -172,6 +172,7 @@ class Session:
             version=self._identity.version,
             heartbeat_s=self._identity.heartbeat_s,
             currency=self._identity.currency,
+            temperature=temperature,
         )
 
     def _create(self, request: wire.ResponseCreate) -> list[Effect]:

@@ -198,7 +198,8 @@ class Pump:
     def _meet_model(self) -> None:
         service = self._state.service
         if service is not None and not self._session.is_ready:
-            self._session.model_ready(service.backend.model_name, service.backend.context_length)
+            backend = service.backend
+            self._session.model_ready(backend.model_name, backend.context_length, backend.temperature)
 
     async def _write(self) -> None:
         while True:

@@ -18,7 +18,7 @@ window.WebSocket = class {
   send(frame) {
     const event = JSON.parse(frame);
     if (event.type === "session.hello")
-      soon(() => this.say({ type: "session.created", session_id: "s", model: "fake", context_length: 4096, version: "x", heartbeat_s: 60, currency: "CNY" }));
+      soon(() => this.say({ type: "session.created", session_id: "s", model: "fake", context_length: 4096, version: "x", heartbeat_s: 60, currency: "CNY", temperature: 0.3 }));
     if (event.type === "response.create") soon(() => this.answer(event));
   }
   answer({ input, idempotency_key }) {

@@ -1,6 +1,7 @@
 """Nothing is lost and nothing is doubled: reloads, lost connections, lost confirmations, restarts."""
 
 import json
+import random
 import shutil
 from pathlib import Path
 
@@ -21,7 +22,12 @@ def teller(data_dir: Path, built_page: Path) -> PageServer:
     return PageServer(data_dir, replying(lambda text: STORY))
 
 
-@pytest.mark.parametrize("cut", [1, 7, 100, 333])
+CUTS = sorted(random.Random(7).sample(range(1, len(STORY)), 20))
+
+
+@pytest.mark.parametrize(
+    "cut", [1, *(pytest.param(cut, marks=pytest.mark.full if at % 6 else []) for at, cut in enumerate(CUTS))]
+)
 def test_a_reload_in_mid_stream_resumes_exactly(teller: PageServer, open_page: OpenPage, cut: int) -> None:
     with teller as server:
         chat = open_page(server.url)

@@ -101,6 +101,7 @@ def test_how_answers_are_sampled_is_kept_and_reset(server: PageServer, open_page
     reset = page.get_by_role("button", name="Reset to the server's defaults")
     expect(reset).to_be_disabled()
     expect(page.get_by_label("Top p")).to_have_attribute("placeholder", "server's default: 1")
+    expect(page.get_by_label("Temperature")).to_have_attribute("placeholder", "server's default: 1")
     page.get_by_label("Temperature").fill("0.25")
     page.get_by_label("Longest answer").fill("2.5")
     page.get_by_label("Seed").fill("7")

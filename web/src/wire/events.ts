@@ -121,8 +121,8 @@ export interface SessionCreated {
   version: string;
   heartbeat_s: number;
   currency: string;
-  /** Of answers for which none is asked. */
-  temperature?: number;
+  /** Of answers for which none is asked; null while the model loads. */
+  temperature: number | null;
 }
 
 export interface ResponseCreated {
