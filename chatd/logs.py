@@ -27,7 +27,7 @@ PRIVATE = frozenset(
             "title",
         ),
         *("ids", "prompt_ids", "token_ids", "stop", "params", "body", "frame"),
-        *("api_key", "authorization", "cookie", "key", "password", "secret", "token"),
+        *("api_key", "authorization", "cookie", "key", "password", "secret", "ticket", "token"),
     }
 )
 """Names of values that stay out of logs, on every level of nesting."""

@@ -62,6 +62,10 @@ class Hub:
         """Responses that have not ended yet."""
         return len(self._live)
 
+    def count_of(self, namespace: Namespace) -> int:
+        """Responses of that account that have not ended yet."""
+        return sum(live.namespace == namespace for live in self._live.values())
+
     def find(self, namespace: Namespace, response_id: ResponseId) -> LiveResponse | None:
         """The running response of that account, if there is one."""
         live = self._live.get(response_id)

@@ -212,6 +212,7 @@ class ChatService:
         if (replayed := await self._replayed(asked)) is not None:
             return replayed
         self._refuse_if_unable()
+        self._refuse_a_pile(ns, by)
         for _ in range(TRIES):
             planned = await self._plan(asked)
             try:
@@ -322,6 +323,12 @@ class ChatService:
             raise NotReady("The database cannot be written to. The server's log says why.")
         if self._hub.open_count >= self._settings.max_open:
             raise Overloaded(f"{self._settings.max_open} answers are under way or waiting. Try again later.")
+
+    def _refuse_a_pile(self, ns: Namespace, by: Visitor | None) -> None:
+        """One account's requests never take all the places there are."""
+        share = self._settings.max_open // 2
+        if by is not None and by.key is not None and self._hub.count_of(ns) >= share:
+            raise Overloaded(f"{share} answers of this account are under way or waiting. Try again later.")
 
     async def _replayed(self, asked: Asked) -> Started | None:
         if asked.command.idempotency_key is None:

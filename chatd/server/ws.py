@@ -126,6 +126,7 @@ class Pump:
         self.visitor = visitor
         self._session = Session(identity, max_responses=settings.max_responses)
         self._outbox = Outbox()
+        self._unwelcome = anyio.Event()
         self._calls = anyio.Semaphore(MAX_CALLS)
         self._warming = Allowance(WARM_BURST, WARM_PER_S)
         self._last_sent = state.clock()
@@ -147,9 +148,10 @@ class Pump:
 
     def show_out(self) -> None:
         """Close the connection: its key was revoked, or the like."""
-        self._tasks.start_soon(self._leave)
+        self._unwelcome.set()
 
     async def _leave(self) -> None:
+        await self._unwelcome.wait()
         raise _ShownOut
 
     def conversation(self, update: wire.ConversationUpdated) -> None:
@@ -165,6 +167,7 @@ class Pump:
                     self.show_out()
                 self._tasks.start_soon(self._write)
                 self._tasks.start_soon(self._beat)
+                self._tasks.start_soon(self._leave)
                 await self._read()
                 self._tasks.cancel_scope.cancel()
         except* WebSocketDisconnect:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from chatd.ids import Namespace
+from chatd.ids import Namespace, Rid
 from chatd.server import archive_api, native_api, openai_api
 from chatd.server import protocol as wire
 from chatd.server.backend import ServiceSettings
@@ -295,6 +295,19 @@ async def test_a_budget_among_many_at_once(site: Site) -> None:
     ((_, use),) = await lab.store.keys.uses()
     assert use.reserved_nano == use.turns == 0
     assert 3 * most - most < use.spent_nano <= 3 * most
+
+
+async def test_one_account_does_not_take_all_places(data_dir: Path) -> None:
+    lab_options = {"by_hand": True, "settings": ServiceSettings(max_open=6)}
+    async with live_lab(data_dir, lab=lab_options) as (server, lab):
+        ann, bob = await caller(server, "ann"), await caller(server, "bob")
+        async with ann.socket() as hers, bob.socket() as his:
+            started = [await hers.start() for _ in range(3)]
+            await hers.send(wire.ResponseCreate("fourth", "hello"))
+            assert (await hers.until(wire.Error)).code == "overloaded"
+            started.append(await his.start())
+            for one in started:
+                lab.hand.finish(Rid(one.response_id))
 
 
 async def test_an_idempotent_request_is_charged_once(site: Site) -> None:
