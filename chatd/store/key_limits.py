@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from sqlalchemy import Connection, Integer, case, func, select
+from sqlalchemy import ColumnElement, Connection, Integer, case, func, select
 
 from chatd.errors import BudgetSpent, InvalidParameter, RateLimited, Unauthorized
 from chatd.store.key_records import Budget, Key, KeyUse, Left, Limits, Period, Room
@@ -27,6 +27,8 @@ SECOND_US = 1_000_000
 TURNS_RETRY_S = 1
 """When one of several turns ends cannot be known."""
 
+Wanted = dict[str, tuple[int, int]]
+"""By limit, "requests" or "tokens": how much of it there is, and how much is asked for."""
 Counted = Sequence[tuple[int, int]]
 """Requests of the last minute, oldest first: when they were asked, and their tokens."""
 
@@ -66,18 +68,17 @@ def charge(conn: Connection, name: str, asked: Charge, *, now: int) -> Room:
     _check_turns(conn, name, limits)
     room = _check_minute(conn, name, limits, asked, now)
     if limits.budget is not None:
-        _check_budget(conn, name, limits.budget, asked, now)
+        _check_budget(conn, key, limits.budget, asked, now)
     return room
 
 
 def use_of(conn: Connection, key: Key, *, now: int) -> KeyUse:
     """What counts against its limits now."""
-    counted, budget = _last_minute(conn, key.name, now), key.limits.budget
+    budget = key.limits.budget
     return KeyUse(
-        requests=len(counted),
-        tokens=sum(tokens for _, tokens in counted),
+        **_used(conn, key.name, now),
         turns=_open_turns(conn, key.name),
-        spent_nano=0 if budget is None else _spent(conn, key.name, budget, now),
+        spent_nano=0 if budget is None else _spent(conn, key, budget, now),
         reserved_nano=0 if budget is None else _reserved(conn, key.name, budget, now),
     )
 
@@ -94,65 +95,67 @@ def _open_turns(conn: Connection, name: str) -> int:
 
 
 def _check_minute(conn: Connection, name: str, limits: Limits, asked: Charge, now: int) -> Room:
-    per_min, tokens_per_min = limits.requests_per_min, limits.tokens_per_min
-    if per_min is None and tokens_per_min is None:
+    wanted: Wanted = {}
+    if limits.requests_per_min is not None:
+        wanted["requests"] = limits.requests_per_min, 1
+    if limits.tokens_per_min is not None:
+        _refuse_impossible(asked, limits.tokens_per_min)
+        wanted["tokens"] = limits.tokens_per_min, asked.tokens
+    if not wanted:
         return Room()
-    counted = _last_minute(conn, name, now)
-    requests = tokens = None
-    if per_min is not None:
-        requests = _Window([(at, 1) for at, _ in counted], per_min, 1, now)
-    if tokens_per_min is not None:
-        _refuse_impossible(asked, tokens_per_min)
-        tokens = _Window(counted, tokens_per_min, asked.tokens, now)
-    room = Room(*(None if window is None else window.left for window in (requests, tokens)))
-    for window, what in ((requests, "requests"), (tokens, "tokens")):
-        if window is not None and window.excess > 0:
-            wait_s = window.wait_s()
-            said = f"This key may use {window.limit:,} {what} a minute. Wait {wait_s} s."
-            raise NoRoom(said, wait_s, room)
-    return room
+    used = _used(conn, name, now)
+    left = {what: limit - used[what] - more for what, (limit, more) in wanted.items()}
+    if min(left.values()) < 0:
+        raise _no_room(_last_minute(conn, name, now), wanted, now)
+    whole_s = MINUTE_US / SECOND_US
+    return Room(**{what: Left(limit, left[what], whole_s) for what, (limit, _) in wanted.items()})
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """The last minute of one limit, ``wanted`` on top of what is ``counted`` in it."""
+def _no_room(counted: Counted, wanted: Wanted, now: int) -> NoRoom:
+    """What there is instead, and how long to wait."""
+    lefts: dict[str, Left] = {}
+    waits: dict[str, int] = {}
+    for what, (limit, more) in wanted.items():
+        amounts = [(at, 1 if what == "requests" else tokens) for at, tokens in counted]
+        used = sum(amount for _, amount in amounts)
+        newest = counted[-1][0] if counted else now
+        lefts[what] = Left(limit, max(0, limit - used), (newest + MINUTE_US - now) / SECOND_US)
+        if used + more > limit:
+            waits[what] = _wait_s(amounts, used + more - limit, now)
+    what, wait_s = max(waits.items(), key=lambda item: item[1])
+    said = f"This key may use {wanted[what][0]:,} {what} a minute. Wait {wait_s} s."
+    return NoRoom(said, wait_s, Room(**lefts))
 
-    counted: Counted
-    limit: int
-    wanted: int
-    now: int
 
-    @property
-    def excess(self) -> int:
-        return sum(amount for _, amount in self.counted) + self.wanted - self.limit
+def _wait_s(amounts: Counted, excess: int, now: int) -> int:
+    """Until enough of the oldest have left the minute."""
+    for at, amount in amounts:
+        excess -= amount
+        if excess <= 0:
+            return max(1, -(-(at + MINUTE_US - now) // SECOND_US))
+    return MINUTE_US // SECOND_US
 
-    @property
-    def left(self) -> Left:
-        """With ``wanted`` taken, if there is room for it."""
-        if self.excess <= 0:
-            return Left(self.limit, -self.excess, MINUTE_US / SECOND_US)
-        newest = self.counted[-1][0] if self.counted else self.now
-        return Left(
-            self.limit, max(0, self.wanted - self.excess), (newest + MINUTE_US - self.now) / SECOND_US
-        )
 
-    def wait_s(self) -> int:
-        """Until enough of the oldest have left."""
-        excess = self.excess
-        for at, amount in self.counted:
-            excess -= amount
-            if excess <= 0:
-                return max(1, -(-(at + MINUTE_US - self.now) // SECOND_US))
-        return MINUTE_US // SECOND_US
+_TOKENS = case(
+    (responses.c.status == "open", responses.c.prompt_len + responses.c.max_tokens),
+    else_=responses.c.prompt_tokens + responses.c.output_tokens,
+)
+
+
+def _in_last_minute(name: str, now: int) -> ColumnElement[bool]:
+    row = responses.c
+    return (row.key_id == name) & (row.key_id != "") & (row.opened_at > now - MINUTE_US)
+
+
+def _used(conn: Connection, name: str, now: int) -> dict[str, int]:
+    query = select(func.count(), func.coalesce(func.sum(_TOKENS), 0, type_=Integer))
+    requests, tokens = conn.execute(query.where(_in_last_minute(name, now))).one()
+    return {"requests": requests, "tokens": tokens}
 
 
 def _last_minute(conn: Connection, name: str, now: int) -> Counted:
-    row = responses.c
-    tokens = case(
-        (row.status == "open", row.prompt_len + row.max_tokens), else_=row.prompt_tokens + row.output_tokens
-    )
-    mine = (row.key_id == name) & (row.key_id != "") & (row.opened_at > now - MINUTE_US)
-    rows = conn.execute(select(row.opened_at, tokens).where(mine).order_by(row.opened_at, row.seq))
+    query = select(responses.c.opened_at, _TOKENS).where(_in_last_minute(name, now))
+    rows = conn.execute(query.order_by(responses.c.opened_at, responses.c.seq))
     return [(at, count) for at, count in rows]
 
 
@@ -165,13 +168,13 @@ def _refuse_impossible(asked: Charge, limit: int) -> None:
         )
 
 
-def _check_budget(conn: Connection, name: str, budget: Budget, asked: Charge, now: int) -> None:
+def _check_budget(conn: Connection, key: Key, budget: Budget, asked: Charge, now: int) -> None:
     if asked.currency != budget.currency:
         raise BudgetSpent(
             f"This key's budget is in {budget.currency}, and prices are in {asked.currency} now. "
             "Ask the operator for another key."
         )
-    spent, reserved = _spent(conn, name, budget, now), _reserved(conn, name, budget, now)
+    spent, reserved = _spent(conn, key, budget, now), _reserved(conn, key.name, budget, now)
     left = budget.nano - spent - reserved
     if asked.nano <= left:
         return
@@ -185,14 +188,16 @@ def _check_budget(conn: Connection, name: str, budget: Budget, asked: Charge, no
     )
 
 
-def _spent(conn: Connection, name: str, budget: Budget, now: int) -> int:
+def _spent(conn: Connection, key: Key, budget: Budget, now: int) -> int:
     """Of ended turns: the roll-ups know, in the transaction that ends them."""
     day = usage_days.c
     first, last = _days(budget.period, now)
     query = select(func.coalesce(func.sum(day.cost_nano), 0, type_=Integer))
     query = query.join(price_books, price_books.c.version == day.price_version)
-    mine = (day.key_id == name) & day.day.between(first, last) & (price_books.c.currency == budget.currency)
-    return int(conn.execute(query.where(mine)).scalar_one())
+    is_mine = (day.namespace == key.account) & (day.key_id == key.name)
+    is_now = day.day.in_(range(first, last + 1))  # one by one: so that the index finds them
+    found = conn.execute(query.where(is_mine, is_now, price_books.c.currency == budget.currency))
+    return int(found.scalar_one())
 
 
 def _reserved(conn: Connection, name: str, budget: Budget, now: int) -> int:
