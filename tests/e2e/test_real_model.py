@@ -17,10 +17,11 @@ from chatd.store.prices import PriceBook
 from chatd.store.store import Store
 from chatd.text.tokenizer import Tokenizer
 from tests.cli.servers import ChatdProcess
+from tests.e2e.openai_day import openai_day
 from tests.e2e.processes import client_of, completion, get, raw_socket, until_at_rest, verify
 from tests.text.vocabularies import smollm_metadata
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.model, pytest.mark.timeout(150)]
 
 ODD = (
     {"temperature": 0},
@@ -39,6 +40,7 @@ async def test_a_day_in_the_life(data_dir: Path, model_path: Path) -> None:
     draw = random.Random(5)
     async with ChatdProcess(data_dir, model_path, "--grace", "0.3") as server:
         await server.until("ready")
+        await openai_day(server.url)
         u1 = await control_strings_are_text(server, model_path)
         await odd_sampling(server)
         await asyncio.gather(*(abort(server, draw) for _ in range(12)))
