@@ -1,11 +1,15 @@
 """A server with keys: the page asks for one, keeps a cookie that no script reads, and is shown out."""
 
+import pytest
 from playwright.sync_api import expect
 
 from chatd.ids import Namespace
 from chatd.store.key_records import KeyScope, Limits
 from tests.web.conftest import OpenPage
 from tests.web.page_server import PageServer
+from tests.web.test_everyone import AXE
+
+pytestmark = pytest.mark.browser
 
 
 def make_key(server: PageServer, name: str) -> str:
@@ -23,6 +27,8 @@ def test_a_key_lets_the_page_in_and_revoking_it_shows_it_out(server: PageServer,
     page.get_by_label("Key").fill("chatd-nonsense")
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_role("alert")).to_have_text("The key is unknown or revoked.")
+    page.evaluate(AXE.read_text())
+    assert page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"] == []
     page.get_by_label("Key").fill(secret)
     page.get_by_role("button", name="Log in").click()
     chat.ask("hello")
