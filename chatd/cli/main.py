@@ -10,6 +10,7 @@ from chatd import __version__
 from chatd.cli.cache import cache
 from chatd.cli.chat import chat
 from chatd.cli.db import db
+from chatd.cli.doctor import doctor
 from chatd.cli.export import export, import_
 from chatd.cli.keys import keys
 from chatd.cli.metrics import metrics
@@ -41,6 +42,7 @@ cli.add_command(db)
 cli.add_command(keys)
 cli.add_command(cache)
 cli.add_command(metrics)
+cli.add_command(doctor)
 
 
 def main(args: Sequence[str] | None = None) -> None:

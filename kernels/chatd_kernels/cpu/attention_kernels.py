@@ -212,13 +212,22 @@ def make_decode(dtype: str, kv_dtype: str, dim: int, page_size: int, group: int,
                 buffer,
                 partials + ((row * splits + split) * heads + head) * part,
             )
+            if splits == 1:
+                for mine in range(head, head + held):
+                    merge(
+                        partials + (row * heads + mine) * part,
+                        1,
+                        heads,
+                        out + (row * heads + mine) * dim * size,
+                    )
             item = take(p + 8)
-        barrier()
-        item = take(p + 16)
-        while item < rows * heads:
-            row, head = item // heads, item % heads
-            merge(partials + (row * splits * heads + head) * part, splits, heads, out + item * dim * size)
+        if splits > 1:
+            barrier()
             item = take(p + 16)
+            while item < rows * heads:
+                row, head = item // heads, item % heads
+                merge(partials + (row * splits * heads + head) * part, splits, heads, out + item * dim * size)
+                item = take(p + 16)
 
     return decode
 

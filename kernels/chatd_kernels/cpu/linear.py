@@ -18,7 +18,7 @@ from chatd_kernels.cpu.forms import DTYPES
 from chatd_kernels.cpu.library import Library, Spec
 
 GROUP, BLOCK = 32, 16
-FEW_ROWS = 4
+FEW_ROWS = 16
 """As in `linear_kernels`."""
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -40,7 +40,8 @@ from chatd_kernels.cpu.simd import (
 )
 
 GROUP = 32
-FEW_ROWS = 4
+FEW_ROWS = 16
+"""So few that rounding them costs a thread less than waiting for another: some microseconds."""
 CHUNK_BLOCKS = 4
 """Blocks a thread takes at once."""
 ROWS = 8
