@@ -204,7 +204,8 @@ def stopped(visit: Visit) -> None:
 def waiting(visit: Visit) -> None:
     visit.open()
     visit.server.pace.allow(0)
-    visit.ask(QUESTIONS[visit.variant.is_chinese] + " " + "word " * 300)
+    unread = f"{visit.variant.name} word " * 100  # by any earlier visit
+    visit.ask(f"{QUESTIONS[visit.variant.is_chinese]} {unread}")
     expect(visit.answer.locator(".wait .bar")).to_be_visible()
 
 
