@@ -11,7 +11,9 @@ import torch
 
 from chatd.engine.cuda_device import CudaDevice
 from chatd.engine.device import Device, InlineDevice
+from chatd.engine.plan import StepPlan
 from chatd.engine.runner import TorchRunner
+from chatd.engine.warm_up import first_steps
 from chatd.errors import SetupError
 from chatd.model.kv_pool import KVPlan, KVPool, plan_pages
 from chatd.model.memory import auto_kv_bytes, free_memory, out_of_memory_says, step_bytes
@@ -67,6 +69,9 @@ def prepare(weights: Weights, settings: RunnerSettings, progress: Progress) -> P
     if isinstance(ops, CpuOps):
         ops.compile(weights.dtype, pool.layers[0], config.n_heads, progress)
     if not device.overlaps:
+        progress(0.9, "running a first step")
+        for rows in first_steps(pool.scratch_page, pool.page_size, settings.step_tokens):
+            runner.launch(StepPlan([], rows)).wait()
         return Prepared(runner, plan, ops.name, (), 0)
     return _warmed(runner, plan, ops, settings, where, progress)
 

@@ -23,6 +23,14 @@ _HOW = {
 _BIAS = ((0, 1.0),)
 
 
+def first_steps(scratch_page: int, page_size: int, step_tokens: int) -> Iterator[list[StepRow]]:
+    """For a CPU, where nothing is compiled by form: code and memory that a first request would wait for."""
+    for tokens in (step_tokens, 1):
+        pages = [scratch_page] * -(-tokens // page_size)
+        params = _HOW["drawn"]
+        yield [StepRow(Rid("warm-up"), [0] * tokens, 0, tokens, pages, True, tokens, params)]
+
+
 def warm_up_steps(
     scratch_page: int, page_size: int, step_tokens: int, max_running: int, context_length: int
 ) -> Iterator[list[StepRow]]:

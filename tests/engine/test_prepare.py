@@ -66,10 +66,13 @@ def test_kernels_that_cannot_be_loaded_are_named(monkeypatch: pytest.MonkeyPatch
         backend("auto", CUDA)
 
 
-def test_on_a_cpu_nothing_is_run_before_it_is_needed(weights: Weights) -> None:
+def test_on_a_cpu_a_first_step_is_run_over_the_scratch_page(weights: Weights) -> None:
     progress: list[tuple[float, str]] = []
     prepared = prepare(weights, SETTINGS, told(progress))
-    assert (prepared.kernels, prepared.graphs, prepared.graph_bytes, progress) == ("reference", (), 0, [])
+    assert (prepared.kernels, prepared.graphs, prepared.graph_bytes) == ("reference", (), 0)
+    assert [what for _, what in progress] == ["running a first step"]
+    assert not prepared.runner.pool.raw[: prepared.kv.num_pages].any()
+    assert prepared.runner.pool.raw[prepared.kv.num_pages].any()
     assert prepared.kv.num_pages == (1 << 20) // prepared.runner.pool.page_bytes
     assert not prepared.runner.overlaps
 
