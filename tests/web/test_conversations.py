@@ -41,6 +41,7 @@ def test_delete_can_be_undone(chat: ChatPage) -> None:
 def test_an_undone_delete_does_not_pull_away_from_what_was_opened_since(chat: ChatPage) -> None:
     chat.ask("stay here")
     chat.sidebar.get_by_role("link", name="New chat").click()
+    expect(chat.questions).to_have_count(0)
     chat.ask("deleted and back")
     _row_button(chat, "deleted and back", "Delete").click()
     chat.sidebar.get_by_role("link", name="stay here").click()
