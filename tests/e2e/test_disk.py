@@ -38,11 +38,14 @@ async def until_written(server: ChatdProcess, tokens: int) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize(("length", "ratio"), counts((700, 2), (2900, 5), seconds=(120, 240)))
+@pytest.mark.parametrize(("length", "timed"), counts((700, False), (2900, True), seconds=(120, 240)))
 async def test_the_next_turn_after_a_restart_is_cheap(
-    data_dir: Path, model_path: Path, length: int, ratio: float
+    data_dir: Path, model_path: Path, length: int, timed: bool
 ) -> None:
-    """SIGTERM at once after a turn, then ``kill -9`` two seconds after one."""
+    """SIGTERM at once after a turn, then ``kill -9`` two seconds after one.
+
+    Times are compared in the full run only: they say nothing on a machine that does other work too.
+    """
     async with ChatdProcess(data_dir, model_path) as server:
         await server.until("ready")
         await ask(server, words(40, 2))  # the first step of a process takes longer
@@ -57,9 +60,10 @@ async def test_the_next_turn_after_a_restart_is_cheap(
             before = cold.usage.prompt_tokens + cold.usage.output_tokens
             assert warm.usage.gpu_hit == 0
             assert warm.usage.disk_hit >= before // 64 * 64 - 64
+            assert warm.usage.computed * 5 <= cold.usage.computed
             assert warm.timings.ttft_ms is not None
             assert cold.timings.ttft_ms is not None
-            assert warm.timings.ttft_ms * ratio <= cold.timings.ttft_ms
+            assert not timed or warm.timings.ttft_ms * 5 <= cold.timings.ttft_ms
             engine = (await engine_of(server))["counters"]
             assert engine["restored_bytes"] == warm.usage.disk_hit * 23040
             if ended_by is signal.SIGKILL:
