@@ -56,8 +56,11 @@ def is_news(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], CancelledError)
 
 
-def configure_logs(*, as_json: bool, level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Send structlog's and the standard library's records through one handler. Call once a process."""
+def configure_logs(*, as_json: bool, level: str = "info", stream: TextIO | None = None) -> None:
+    """Send structlog's and the standard library's records, from ``level`` on, through one handler.
+
+    Call once a process.
+    """
     out = stream or sys.stderr
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -74,7 +77,7 @@ def configure_logs(*, as_json: bool, level: int = logging.INFO, stream: TextIO |
     handler.addFilter(is_news)
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level)
+    root.setLevel(level.upper())
     for name in TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
     structlog.configure(

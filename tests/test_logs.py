@@ -76,6 +76,16 @@ def test_people_get_short_lines() -> None:
     assert "free_bytes=0" in out.getvalue()
 
 
+def test_access_lines_can_be_turned_off() -> None:
+    for level, count in (("debug", 3), ("info", 2), ("warning", 1), ("error", 0)):
+        configure_logs(as_json=True, level=level, stream=(out := io.StringIO()))
+        access = logging.getLogger("chatd.access")
+        access.debug("request", extra={"route": "/healthz"})
+        access.info("request", extra={"route": "/ws"})
+        logging.getLogger("chatd").warning("slow")
+        assert len(lines(out)) == count
+
+
 def test_what_shutdown_cancels_is_no_fault() -> None:
     configure_logs(as_json=True, stream=(out := io.StringIO()))
     for error in (CancelledError("graceful shutdown exceeded"), ValueError("a real one")):

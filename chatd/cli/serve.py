@@ -1,7 +1,6 @@
 """``chatd serve``: from settings to a running server, and to its orderly end."""
 
 import asyncio
-import logging
 import sys
 from pathlib import Path
 
@@ -23,8 +22,7 @@ def serve(config_file: Path | None, as_json: bool, **flags: object) -> int:
     Every option can also be set in the configuration file and, with CHATD_ in front, in the environment.
     """
     settings = settings_from(flags, config_file)
-    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    configure_logs(as_json=as_json or not sys.stderr.isatty(), level=level)
+    configure_logs(as_json=as_json or not sys.stderr.isatty(), level=settings.log_level)
     # torch takes a second to import: the other commands, and wrong settings, do without it.
     from chatd.cli.loading import check
     from chatd.cli.running import run

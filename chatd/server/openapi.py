@@ -128,10 +128,16 @@ def _good(operation: Operation, schemas: Mapping[Any, Schema]) -> Schema:
     elif operation.media != JSON:
         content[operation.media] = {"schema": {"type": "string"}}
     if operation.events is not None:
-        events = {"schema": {"type": "string"}, "x-chatd-events": schemas[operation.events]}
-        content["text/event-stream"] = events
+        content["text/event-stream"] = {"schema": _event(schemas[operation.events])}
     described: Schema = {"description": "As asked."} | ({"content": content} if content else {})
     return dict.fromkeys(operation.statuses, described)
+
+
+def _event(schema: Schema) -> Schema:
+    """Of one server-sent event, whose data is JSON."""
+    data = {"type": "string", "contentMediaType": JSON, "contentSchema": schema}
+    properties = {"event": {"type": "string"}, "data": data}
+    return {"type": "object", "properties": properties, "required": ["data"]}
 
 
 def _bad(operation: Operation, path: str, schemas: Mapping[Any, Schema]) -> Schema:

@@ -33,7 +33,7 @@ def out(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     """What is logged, all of it, as JSON lines."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    configure_logs(as_json=True, level=logging.DEBUG, stream=(made := io.StringIO()))
+    configure_logs(as_json=True, level="debug", stream=(made := io.StringIO()))
     for name in CLIENTS:
         monkeypatch.setattr(logging.getLogger(name), "disabled", True)
     yield made

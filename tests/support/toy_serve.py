@@ -45,8 +45,10 @@ BYTES_PER_TOKEN = 8
 
 
 def scripted(prompt: Sequence[int]) -> list[int] | None:
-    """The ids that the last user message asks for, if it does."""
-    start = max(i for i, token in enumerate(prompt[:-11]) if token == TURN_START)
+    """The ids that the last user message asks for, if there is one and it does."""
+    start = max((i for i, token in enumerate(prompt[:-11]) if token == TURN_START), default=-1)
+    if start < 0 or TURN_END not in prompt[start:]:  # text without a template, or ids of any kind
+        return None
     end = list(prompt).index(TURN_END, start)
     order, _, what = bytes(prompt[start + len("?user\n") : end]).partition(b":")
     match order:
@@ -116,7 +118,7 @@ def main(flags: Sequence[str]) -> None:
     """As the command does it: ``--name value`` pairs, JSON lines on standard output."""
     names = [flag.removeprefix("--").replace("-", "_") for flag in flags[::2]]
     settings = load_settings(dict(zip(names, flags[1::2], strict=True)), {}, None)
-    configure_logs(as_json=True)
+    configure_logs(as_json=True, level=settings.log_level)
     screen = screen_for(as_json=True)
     asyncio.run(run(settings, screen, toy_load))
     screen.stopped()
