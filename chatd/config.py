@@ -69,8 +69,8 @@ class Settings:
     kernels: Annotated[
         str,
         Choice(("auto", "triton", "cpu", "reference")),
-        "What computes; `auto` is Triton on a GPU, kernels compiled for the very machine (`cpu`) on a CPU with "
-        "AVX-512, plain torch (`reference`) on others",
+        "What computes; `auto` is Triton on a GPU, kernels compiled for the very machine (`cpu`) on a CPU "
+        "with AVX-512, plain torch (`reference`) on others",
     ] = "auto"
     no_graphs: Annotated[
         bool, Switch(), "On a GPU, launch every kernel by itself instead of whole decode steps as graphs"

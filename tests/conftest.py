@@ -24,7 +24,8 @@ settings.register_profile(
 )
 settings.load_profile("chatd")
 
-# Servers that tests start wait for no compiler. Tests of the CPU's kernels, and of a server on them, ask for them.
+# Servers that tests start wait for no compiler. Tests of the CPU's kernels, and of a server on them, ask
+# for them.
 os.environ.setdefault("CHATD_KERNELS", "reference")
 os.environ.setdefault("CHATD_WEIGHTS", "bf16")
 
