@@ -1,8 +1,8 @@
 """What a form of the weights costs: ``python -m tests.bench.numerics --model FILE --weights int4``.
 
 Over English prose that comes with Python, in documents of a few hundred tokens: the Kullback-Leibler
-divergence from the dequantised model in float32 on `reference`, in nats a position, how often the likeliest token is
-another, and what becomes of the perplexity.
+divergence from the dequantised model in float32 on `reference`, in nats a position, how often the likeliest
+token is another, and what becomes of the perplexity.
 """
 
 import argparse
