@@ -102,6 +102,14 @@ def make_decode(dtype: str, kv_dtype: str, dim: int, page_size: int, group: int,
     part = (PARTIAL + dim) * 4
 
     @device
+    def fetch(plane, table, page_bytes, token):  # type: ignore[no-untyped-def]
+        """Begin to read a token's row: V while K's tile is multiplied, and the next tile's K meanwhile."""
+        page, slot = load_i32(table + (token // page_size) * 4), token % page_size
+        at = plane + page * page_bytes + slot * dim * kv_size
+        for line in range(0, dim * kv_size, 64):
+            prefetch(at + line)
+
+    @device
     def attend(  # type: ignore[no-untyped-def]
         q, k, v, k_scale, v_scale, table, page_bytes, scale_bytes, first, last, scale, most, buffer, partial
     ):
@@ -114,7 +122,7 @@ def make_decode(dtype: str, kv_dtype: str, dim: int, page_size: int, group: int,
             for token in range(begin, end):
                 page, slot = load_i32(table + (token // page_size) * 4), token % page_size
                 at = k + page * page_bytes + slot * dim * kv_size
-                prefetch(at + page_size * dim * kv_size // 2)
+                fetch(v, table, page_bytes, token)
                 dots = row_totals(scores, queries, read_kv(at))
                 if quantised:
                     dots = dots * splat(scores, load_f32(k_scale + page * scale_bytes + slot * 4))
@@ -140,7 +148,8 @@ def make_decode(dtype: str, kv_dtype: str, dim: int, page_size: int, group: int,
             for token in range(begin, end):
                 page, slot = load_i32(table + (token // page_size) * 4), token % page_size
                 at = v + page * page_bytes + slot * dim * kv_size
-                prefetch(at + page_size * dim * kv_size // 2)
+                if token + TILE < last:
+                    fetch(k, table, page_bytes, token + TILE)
                 p = buffer + (token - begin) * lanes * 4
                 if quantised:
                     store(
