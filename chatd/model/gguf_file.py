@@ -1,5 +1,6 @@
 """A GGUF file as a source of configuration and weights."""
 
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,11 @@ class GgufFile:
         heads = self._permuted_heads(name)
         if heads:
             out.copy_(half_split(out, heads))
+
+    def release(self) -> None:
+        """See `TensorSource.release`."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.header.data.madvise(mmap.MADV_DONTNEED)
 
     def code_bits(self, name: str) -> int:
         info = self.header.tensors.get(name)

@@ -56,6 +56,9 @@ class HfFolder:
         with safe_open(str(self._files[hf]), framework="pt") as file:
             out.copy_(file.get_tensor(hf))
 
+    def release(self) -> None:
+        """There is nothing to give back: files are closed after each tensor."""
+
     def code_bits(self, name: str) -> int:
         return 0
 

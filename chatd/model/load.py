@@ -144,4 +144,6 @@ def load_weights(
     """
     if bits:
         compile_kernels(bits, lambda share, what: progress(0.0, what))
-    return read_weights(file.config, file.source, dtype, device, progress, bits)
+    weights = read_weights(file.config, file.source, dtype, device, progress, bits)
+    file.source.release()
+    return weights

@@ -26,6 +26,10 @@ class TensorSource(Protocol):
         """Fill ``out`` (of the tensor's shape, any float dtype, on the CPU), converting as needed."""
         ...
 
+    def release(self) -> None:
+        """Everything was read: memory that only mirrors the file is given back until it is read again."""
+        ...
+
     def code_bits(self, name: str) -> int:
         """Bits of the codes that `codes` gives, 4 or 8; 0 if the tensor is of another kind."""
         ...
