@@ -158,9 +158,9 @@ class Frames:
 
 
 async def drain(client: Client) -> None:
-    """Hear all that the frames before a ping brought but answers."""
+    """Hear what the frames before a ping brought. Who subscribes twice to a response hears it twice."""
     await client.send(wire.Ping())
-    while not isinstance(await client.receive(), wire.Pong):
+    while not isinstance(wire.decode_server(await client.socket.recv()), wire.Pong):
         pass
 
 
