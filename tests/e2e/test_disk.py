@@ -119,6 +119,8 @@ async def test_a_second_server_does_not_get_the_folder(data_dir: Path, tmp_path:
     shared = ["--disk-dir", str(tmp_path / "kv")]
     async with ToyProcess(data_dir, *shared):
         other = ToyProcess(tmp_path / "other", *shared)
-        with pytest.raises(AssertionError, match="already using the disk tier"):
-            async with other:
-                pass
+        try:
+            with pytest.raises(AssertionError, match="already using the disk tier"):
+                await other.__aenter__()
+        finally:
+            await other.__aexit__()
