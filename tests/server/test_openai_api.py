@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from chatd.errors import ChatdError
+from chatd.ids import Rid
 from chatd.server import openai_answer
 from chatd.server.openai_types import ACCEPTED, MAX_MESSAGES, decode_request
 from chatd.server.params import parse_params
@@ -113,6 +114,41 @@ async def test_a_long_silence_is_kept_alive(data_dir: Path, monkeypatch: pytest.
         site.lab.hand.say(rid, "at last")
         site.lab.hand.finish(rid)
         assert '"content":"at last"' in "".join([line async for line in lines])
+
+
+async def test_progress_and_timings(data_dir: Path) -> None:
+    """By llama.cpp's names: what was reused, what was computed, and how long that took."""
+    async with site_of(data_dir, saying(TEXT)) as site:
+        long = [{"role": "user", "content": "x" * 700}]
+        first = await site.chat(long)
+        more = [*long, {"role": "assistant", "content": TEXT}, {"role": "user", "content": "y" * 300}]
+        answer = await site.post(messages=more, stream=True, return_progress=True)
+        events = [json.loads(one.removeprefix("data: ")) for one in answer.text.split("\n\n")[:-2]]
+        record = await site.lab.record(events[0]["id"])
+        shown = [event["prompt_progress"] for event in events if "prompt_progress" in event]
+        assert {(one["total"], one["cache"]) for one in shown} == {(record.prompt_tokens, record.gpu_hit)}
+        assert [one["processed"] for one in shown] == sorted({one["processed"] for one in shown})
+        assert shown[-1]["processed"] == record.prompt_tokens
+        (timings,) = [event["timings"] for event in events if "timings" in event]
+        assert events[-1]["timings"] == timings
+        assert (timings["cache_n"], timings["prompt_n"]) == (record.gpu_hit, record.computed)
+        assert timings["cache_n"] == first.usage.total_tokens - 1
+        assert timings["predicted_n"] == len(TEXT) + 1
+        assert timings["prompt_per_second"] == pytest.approx(1000 * record.computed / timings["prompt_ms"])
+        assert "prompt_progress" not in (await site.post(messages=long, stream=True)).text
+
+
+async def test_usage_is_never_lost(data_dir: Path) -> None:
+    """Of a stream that was cut, too: its id came first."""
+    async with site_of(data_dir, by_hand=True) as site:
+        body = {"messages": HI, "stream": True}
+        async with site.http.stream("POST", "/v1/chat/completions", json=body) as got:
+            begun = json.loads((await anext(got.aiter_lines())).removeprefix("data: "))
+            site.lab.hand.say(Rid(begun["id"]), "one", "two")
+            await until(lambda: site.lab.service.counters.generated == 2)
+        await until(lambda: site.lab.service.open_count == 0)
+        found = (await site.http.get(f"/api/v1/responses/{begun['id']}")).json()
+        assert (found["status"], found["usage"]["output_tokens"]) == ("cancelled", 2)
 
 
 async def test_stop_limit_and_the_alias(site: Site) -> None:
