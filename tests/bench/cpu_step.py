@@ -1,14 +1,14 @@
 """Steps of the runner on a CPU, without a server: ``python -m tests.bench.cpu_step --model FILE``.
 
-Prefill in chunks, decode of 1, 16 and 64 rows with 500 tokens of context, 16 rows that extend 480 cached tokens
-by 20; medians and, since others may use the machine, minima. ``--profile`` says where a step's time goes, on one
-thread by its own CPU time, beside the floors: weights and KV read once at the rate that memory was measured at.
+Prefill in chunks, decode of 1, 16 and 64 rows with 500 tokens of context, 16 rows that extend 480 cached
+tokens by 20: medians and, since others may use the machine, minima. ``--profile`` says where a step's time
+goes, on one thread, by its own CPU time. A floor is weights and KV read once, at the measured rate.
 """
 
 import argparse
 import statistics
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,7 +90,7 @@ class Clock:
     """CPU time of this thread by operation."""
 
     def __init__(self) -> None:
-        self.spent: Counter[str] = Counter()
+        self.spent: dict[str, float] = defaultdict(float)
 
     def timed(self, name: str, function: Callable[..., Answer]) -> Callable[..., Answer]:
         def run(*args: Any, **named: Any) -> Answer:
@@ -100,6 +100,10 @@ class Clock:
             return answer
 
         return run
+
+    def ranked(self) -> list[tuple[str, float]]:
+        """Most first."""
+        return sorted(self.spent.items(), key=lambda one: -one[1])
 
     def watch(self, ops: Ops, weights: Weights) -> None:
         for name in OPERATIONS:
@@ -120,7 +124,7 @@ def profile(bench: Bench, clock: Clock, rows: int, times: int = 10) -> None:
         work()
     whole = (time.thread_time() - began) / times
     known = sum(clock.spent.values()) / times
-    parts = ", ".join(f"{name} {spent / times * 1e3:.2f}" for name, spent in clock.spent.most_common())
+    parts = ", ".join(f"{name} {spent / times * 1e3:.2f}" for name, spent in clock.ranked())
     rest = f"between operations {(whole - known) * 1e3:.2f}"
     print(f"one thread, {rows} rows: {whole * 1e3:.2f} ms of CPU: {parts}, {rest}")
 
