@@ -151,7 +151,7 @@ class Hub:
     def open_in(self, namespace: Namespace, conversation_id: ConversationId) -> list[LiveResponse]:
         """Those that write in that conversation."""
         mine = (live for live in self._live.values() if live.namespace == namespace)
-        return [live for live in mine if live.conversation_id == conversation_id]
+        return [live for live in mine if live.written_in == conversation_id]
 
     async def gone(self, live: LiveResponse) -> None:
         """Wait until its ending was published. Cancelled, it leaves nothing behind but a waiter's flag."""

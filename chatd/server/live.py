@@ -143,8 +143,10 @@ class LiveResponse:
         """Its row is open in the store."""
         self.key_id = ""
         """The key that it was asked with, if with any."""
+        self.written_in: ConversationId | None = None
+        """Set once the row is opened."""
         self.conversation_id: ConversationId | None = None
-        """Set once the row is opened, unless the conversation is a hidden one."""
+        """The same, unless it came over ``/v1``: then no listener is told of it."""
         self.streams: set[ResponseStream] = set()
         self.published_seq = 0
         self.delivered = 0

@@ -399,6 +399,7 @@ class ChatService:
         if asked.by is not None:
             asked.by.room = begun.room
         live.begun = True
+        live.written_in = begun.conversation_id
         live.conversation_id = None if new.hidden else begun.conversation_id
         self._submit(live, asked, planned)
         self._hub.await_reader(live)

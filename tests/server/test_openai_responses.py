@@ -220,6 +220,17 @@ async def test_a_response_of_the_page_goes_on_here(site: Site) -> None:
 # -- running, stopping, deleting
 
 
+async def test_a_conversation_is_deleted_while_it_is_answered(data_dir: Path) -> None:
+    async with site_of(data_dir, by_hand=True) as site:
+        made = (await site.http.post("/api/v1/conversations", json={"title": "t"})).json()
+        begun = await ask(site, conversation=made["id"], background=True)
+        site.lab.hand.say(Rid(begun.id), "so ", "far")
+        await until(lambda: site.lab.service.counters.generated == 2)
+        path = f"/api/v1/conversations/{made['id']}"
+        assert (await site.http.delete(path)).status_code == 204
+        assert (await site.http.get(path)).status_code == 404
+
+
 async def test_the_background(data_dir: Path) -> None:
     async with site_of(data_dir, by_hand=True) as site:
         begun = await ask(site, background=True)
