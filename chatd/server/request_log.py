@@ -10,7 +10,7 @@ checks and of scrapes are for debugging only.
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import structlog
@@ -97,7 +97,9 @@ class RequestLog:
                 self._write(scope, status, self._clock() - began)
 
     def _write(self, scope: Scope, status: int, seconds: float) -> None:
-        route = self._names.get(scope.get("endpoint"), UNKNOWN)
+        endpoint = scope.get("endpoint")
+        # Below a mount that has no such path it is the mount's router, and that has no hash.
+        route = self._names.get(endpoint, UNKNOWN) if isinstance(endpoint, Hashable) else UNKNOWN
         is_socket = scope["type"] == "websocket"
         method = "WEBSOCKET" if is_socket else scope["method"]
         method = method if is_socket or method in METHODS else UNKNOWN

@@ -143,6 +143,15 @@ def test_errors_of_the_database_show_no_words(tmp_path: Path, out: io.StringIO) 
     assert SECRET not in out.getvalue()
 
 
+async def test_a_path_below_a_mount_that_is_no_route(data_dir: Path, out: io.StringIO) -> None:
+    async with live_lab(data_dir) as (server, _), http_of(server) as http:
+        for path in ("/nope", "/api/v1/nope", "/v1/nope"):
+            assert (await http.get(path)).status_code == 404
+        page = (await http.get("/metrics")).text
+    assert 'route="other",status="404"} 3' in page, page
+    assert "Traceback" not in out.getvalue()
+
+
 async def test_levels(data_dir: Path, out: io.StringIO) -> None:
     async with live_lab(data_dir) as (server, _), http_of(server) as http:
         for path in ("/healthz", "/metrics", "/", "/api/v1/status"):
