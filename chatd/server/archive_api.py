@@ -81,7 +81,8 @@ async def _lines(state: AppState, account: Namespace, ids: list[ConversationId])
 
 def _attached(name: str) -> dict[str, str]:
     """For a file that is to be saved: RFC 6266 and 5987."""
-    safe = "".join(char if char.isprintable() and char not in '\\/:*?"<>|' else " " for char in name).strip()
+    plain = "".join(char if char.isprintable() and char not in '\\/:*?"<>|' else " " for char in name)
+    safe = " ".join(plain.split())
     return {
         "cache-control": "no-store",
         "content-disposition": f"attachment; filename*=UTF-8''{quote(safe, safe='')}",

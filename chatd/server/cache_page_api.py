@@ -147,12 +147,13 @@ async def _placed(
         ids = await cache.ids_of(namespace, conversation.id)
     except NotFound:
         return None
-    found = Placed(conversation.id, conversation.title, namespace, len(ids), 0, 0)
-    if not ids:
+    known = max(0, len(ids) - 1)  # the last one has no KV before something follows it
+    found = Placed(conversation.id, conversation.title, namespace, known, 0, 0)
+    if not known:
         return found
     probed = await cache.look(namespace, ids)
     through = stretches_of(paths, ids, probed.gpu_hit)
-    return replace(found, in_memory=probed.gpu_hit, on_disk=probed.tier.found, stretches=through)
+    return replace(found, in_memory=min(known, probed.gpu_hit), on_disk=probed.tier.found, stretches=through)
 
 
 def _stretch_of(path: CachedPath, cache: CacheService) -> dict[str, Any]:
