@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Table
 
 from chatd import __version__
+from chatd.config import default_data_dir
 from chatd.config_kinds import show_size
 
 
@@ -202,10 +203,11 @@ class JsonScreen:
 def describe(facts: Facts) -> list[tuple[str, str]]:
     """Names and values, in the order a newcomer needs them."""
     threads = f", {facts.threads} threads" if facts.device == "cpu" else ""
+    usual = facts.data_dir == default_data_dir()
     graphs = f", {facts.graphs} graphs in {show_size(facts.graph_bytes)}" if facts.graphs else ""
     return [
         ("page", facts.url),
-        ("terminal", "chatd chat"),
+        ("terminal", "chatd chat" + ("" if usual else f" --data-dir {facts.data_dir}")),
         ("OpenAI", f"{facts.url}/v1"),
         ("model", f"{facts.model}, {facts.context_length:,} tokens of context"),
         ("device", f"{facts.device}{threads}, weights in {facts.weights}, {facts.kernels} kernels{graphs}"),

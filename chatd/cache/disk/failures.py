@@ -1,8 +1,11 @@
 """Failures of the disk, counted by what was tried and why it failed."""
 
 import errno
+import logging
 from collections import Counter
 from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -40,9 +43,15 @@ class Suspension:
         return bool(self.cause) and self._timer() < self._until
 
     def failed(self, cause: str) -> None:
+        if not self.cause:  # once for each stretch of failures, however many there are
+            log.warning(
+                "KV cannot be written to disk (%s): serving goes on, and writing is tried again", cause
+            )
         self._pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), LONGEST_PAUSE_S)
         self._until = self._timer() + self._pause_s
         self.cause = cause
 
     def succeeded(self) -> None:
+        if self.cause:
+            log.warning("KV is written to disk again")
         self.cause, self._pause_s = "", 0.0

@@ -84,7 +84,7 @@ class DiskTier:
         except OSError as error:
             lock.release()
             raise SetupError(
-                f"The folder of the disk tier, {folder}, cannot be read: {error.strerror}. "
+                f"The folder of the disk tier cannot be read: {error.strerror}: {error.filename or folder}. "
                 "Mend that, or turn the tier off with --disk off."
             ) from None
         except BaseException:
