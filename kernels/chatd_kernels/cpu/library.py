@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -66,7 +67,7 @@ class Library:
         missing = self.missing(specs)
         if not missing:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
         lines = [repr((str(self._path(spec)), spec.module, spec.make, spec.args)) for spec in missing]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with subprocess.Popen(
@@ -82,6 +83,16 @@ class Library:
             said = process.stderr.read()
         if process.returncode:
             raise RuntimeError(f"the CPU kernels do not compile here: {said.strip()[-2000:]}")
+
+    def _make_folder(self) -> None:
+        """One of this process, where the user's cannot be written: then every start compiles."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if os.access(self._folder, os.W_OK):
+                return
+        except OSError:
+            pass
+        self._folder = Path(tempfile.mkdtemp(prefix="chatd-kernels-"))
 
     def _path(self, spec: Spec) -> Path:
         key = hashlib.sha256(self._machine_key.encode())
