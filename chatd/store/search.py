@@ -23,8 +23,9 @@ from chatd.ids import ConversationId, MessageId, Namespace
 from chatd.store.search_query import Part, has_all, snippet, terms_of, whole
 
 MAX_PAGE = 100
-MOST_LOOKED_AT = 3_000
-"""Texts that one page may look at: a page may be empty and yet have a `SearchPage.next`."""
+MOST_LOOKED_AT = 20_000
+MOST_READ = 4_000_000
+"""Texts that one page may look at, and their characters: it may be empty and yet have a `SearchPage.next`."""
 STEP = 200
 MOST_PLACES = 30_000
 """Places of short terms up to which they are listed; beyond, the newest texts are read one by one."""
@@ -96,12 +97,13 @@ def search(conn: Connection, namespace: Namespace, query: str, limit: int, befor
     """InvalidParameter for a query, a limit or a ``before`` that cannot be."""
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidParameter(f"limit must be between 1 and {MAX_PAGE}", param="limit")
-    terms, row, looked_at = terms_of(query), _row_of(before), 0
+    terms, row = terms_of(query), _row_of(before)
     hits: list[Hit] = []
+    looked_at = read = 0
     for found in _source(conn, terms).rows(conn, namespace, row):
-        if len(hits) == limit or looked_at == MOST_LOOKED_AT:
+        if len(hits) == limit or looked_at == MOST_LOOKED_AT or read > MOST_READ:
             return SearchPage(tuple(hits), str(row))
-        looked_at, row = looked_at + 1, found.row
+        looked_at, read, row = looked_at + 1, read + len(found.text), found.row
         if has_all(found.text, terms):
             hits.append(_hit(found, terms))
     return SearchPage(tuple(hits), None)
