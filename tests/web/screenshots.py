@@ -30,7 +30,7 @@ def main(out: Path, wanted: list[str]) -> None:
 def _picture(browser: Browser, out: Path, name: str, variant_name: str) -> Path:
     variant = next(each for each in VARIANTS if each.name == variant_name)
     path = out / f"{name}-{variant.name}.png"
-    with tempfile.TemporaryDirectory() as data, rich_server(Path(data)) as server:
+    with tempfile.TemporaryDirectory() as data, rich_server(Path(data), name, variant) as server:
         visit = visit_in(browser, server, variant)
         prepare(server, [variant.is_chinese])
         VIEWS[name](visit)

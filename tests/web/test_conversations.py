@@ -76,8 +76,8 @@ def test_an_address_selects_a_conversation(chat: ChatPage, open_page: OpenPage) 
     expect(chat.answer_text).to_have_text("You said: linked to")
 
 
-def test_long_lists_come_in_pages(chat: ChatPage) -> None:
-    for number in range(45):
+def test_long_lists_come_in_pages_as_they_are_scrolled(chat: ChatPage) -> None:
+    for number in range(70):
         made = chat.page.request.post(
             chat.url + "api/v1/conversations",
             data={"title": f"number {number}"},
@@ -85,10 +85,11 @@ def test_long_lists_come_in_pages(chat: ChatPage) -> None:
         )
         assert made.status == 201
     chat.page.reload()
-    expect(chat.sidebar.get_by_role("listitem")).to_have_count(40)
-    chat.sidebar.get_by_role("button", name="Show older").click()
-    expect(chat.sidebar.get_by_role("listitem")).to_have_count(45)
-    expect(chat.sidebar.get_by_role("button", name="Show older")).to_have_count(0)
+    expect(chat.sidebar.get_by_role("link", name="number 69")).to_be_visible()
+    assert chat.sidebar.get_by_role("listitem").count() < 60
+    chat.sidebar.locator(".list").hover()
+    chat.page.mouse.wheel(0, 10_000)
+    expect(chat.sidebar.get_by_role("link", name="number 0", exact=True)).to_be_visible()
 
 
 def test_each_conversation_has_its_draft(chat: ChatPage) -> None:

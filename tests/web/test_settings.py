@@ -204,10 +204,11 @@ def test_the_keys(server: PageServer, chat: ChatPage) -> None:
     expect(page.get_by_label("Connected")).to_be_visible()
     expect(chat.sidebar).not_to_be_visible()
     page.keyboard.press("Control+K")
-    expect(page.get_by_role("searchbox", name="Search chats")).to_be_focused()
+    expect(page.get_by_role("combobox", name="Search in all chats")).to_be_focused()
     page.keyboard.type("nothing like it")
-    expect(chat.sidebar.get_by_text("No chat has a title like that.")).to_be_visible()
+    expect(page.get_by_text("Nothing was found.")).to_be_visible()
     page.keyboard.press("Escape")
+    page.keyboard.press("Control+B")
     expect(chat.sidebar.get_by_role("listitem")).to_have_count(1)
 
     page.get_by_role("heading", level=1).click()

@@ -8,6 +8,7 @@ from typing import Any
 from playwright.sync_api import Browser, FilePayload, Page, expect
 
 from chatd.server.state import LOCAL
+from tests.web.history import fill_history
 from tests.web.page_server import PageServer, replying
 
 CONTEXT, PAGES = 16_384, 2048
@@ -115,6 +116,13 @@ QUESTIONS = {False: "How does a KV cache save time?", True: "KV 缓存如何节�
 FOLLOW_UPS = {
     False: "Why is the second turn cheaper than the first?",
     True: "为什么第二轮比第一轮便宜？",
+}
+
+
+SHARED = "Here is a long page of notes that several questions begin with. " * 12
+QUESTIONS_OF_MANY = {
+    False: [f"{SHARED}\n\nWhat is it about?", f"{SHARED}\n\nWho wrote it?", "Something else entirely?"],
+    True: [f"{SHARED}\n\n这是关于什么的？", f"{SHARED}\n\n是谁写的？", "完全不同的问题？"],
 }
 
 
@@ -282,11 +290,85 @@ def offline(visit: Visit) -> None:
     expect(visit.answer).to_be_visible()
 
 
+def search(visit: Visit) -> None:
+    visit.open()
+    visit.page.keyboard.press("Control+k")
+    visit.page.get_by_role("combobox").fill("霜" if visit.variant.is_chinese else "frost")
+    expect(visit.page.get_by_role("option").nth(1)).to_be_visible()
+    expect(visit.page.locator("mark").first).to_be_visible()
+
+
+def search_nothing(visit: Visit) -> None:
+    visit.open()
+    visit.page.keyboard.press("Control+k")
+    visit.page.get_by_role("combobox").fill("zebra")
+    expect(visit.page.locator("dialog [role=status]")).not_to_be_empty()
+
+
+def history(visit: Visit) -> None:
+    """The list with a pinned conversation, and one that the pointer is on."""
+    visit.open()
+    if visit.variant.is_phone:
+        visit.page.locator("header .menu").click()
+    row = visit.page.locator("aside li:has(a)").nth(3)
+    row.hover()
+    row.locator("button").first.click()
+    expect(visit.page.locator("aside h2").first).to_have_text(re.compile("Pinned|置顶"))
+    visit.page.locator("aside li:has(a)").nth(4).hover()
+
+
+def settings_data(visit: Visit) -> None:
+    conversation(visit)
+    visit.press_in_sidebar("aside .foot button >> nth=0")
+    visit.page.locator("dialog a[download]").last.scroll_into_view_if_needed()
+
+
+def reports(visit: Visit) -> None:
+    visit.open("#/reports")
+    expect(visit.page.locator("figure canvas")).to_have_count(4)
+    expect(visit.page.locator("tbody tr").first).to_be_visible()
+
+
+def reports_below(visit: Visit) -> None:
+    reports(visit)
+    visit.page.locator("tbody tr").nth(3).scroll_into_view_if_needed()
+    visit.page.locator(".page").evaluate("page => page.scrollBy(0, 400)")
+
+
+def reports_what_if(visit: Visit) -> None:
+    reports(visit)
+    visit.page.locator("summary").click()
+    visit.page.locator("input[type=range]").first.fill("3")
+    expect(visit.page.locator("[data-total=cost]")).to_contain_text(re.compile("billed|计费"))
+
+
+def cache(visit: Visit) -> None:
+    """Two chats with one prompt, and one by itself."""
+    visit.open()
+    for text in QUESTIONS_OF_MANY[visit.variant.is_chinese]:
+        visit.open()
+        visit.ask(text)
+        visit.wait_ended()
+    visit.open("#/cache")
+    expect(visit.page.locator("[data-stretch]").first).to_be_visible()
+    expect(visit.page.locator("figure canvas")).to_be_visible()
+
+
+def cache_below(visit: Visit) -> None:
+    cache(visit)
+    visit.page.locator("[data-chat] .icon-button").first.click()
+    expect(visit.page.locator(".pins li")).to_be_visible()
+    visit.page.locator(".head .button").click()
+    visit.page.locator(".pins").scroll_into_view_if_needed()
+
+
 VIEWS: dict[str, View] = {
     view.__name__: view
     for view in (
         *(empty, conversation, figures, expectation, streaming, stopped, waiting, versions),
         *(sidebar, settings, settings_below, shortcuts, missing, notices, full, offline),
+        *(search, search_nothing, history, settings_data, reports, reports_below, reports_what_if),
+        *(cache, cache_below),
     )
 }
 
@@ -298,8 +380,14 @@ def reply(question: str) -> str:
     return RICH_ZH if any("\u4e00" <= letter <= "\u9fff" for letter in question) else RICH
 
 
-def rich_server(data_dir: Any) -> PageServer:
+WITH_HISTORY = ("search", "search_nothing", "history", "reports", "reports_below", "reports_what_if")
+"""Views that need weeks of use."""
+
+
+def rich_server(data_dir: Any, view: str = "", variant: Variant = VARIANTS[0]) -> PageServer:
     """One that has something to show."""
+    if view in WITH_HISTORY:
+        fill_history(data_dir, chinese=variant.is_chinese)
     return PageServer(data_dir, replying(reply, PAGES), context_length=CONTEXT)
 
 

@@ -37,7 +37,15 @@ export async function copyText(text: string): Promise<void> {
   area.remove();
 }
 
-const ROUTE = /^#\/c\/([^/]+)$/;
+const ROUTE = /^#\/c\/([^/]+)(?:\/([^/]+))?$/;
+
+export type Place = "chat" | "reports" | "cache";
+
+/** Which of the page's places the address names. */
+export function routedPlace(): Place {
+  const [, place] = /^#\/(reports|cache)$/.exec(location.hash) ?? [];
+  return (place as Place | undefined) ?? "chat";
+}
 
 /** The conversation named by the address; null for a new one. */
 export function routedConversation(): string | null {
@@ -45,6 +53,14 @@ export function routedConversation(): string | null {
   return id === undefined ? null : decodeURIComponent(id);
 }
 
-export function routeTo(conversationId: string | null): string {
-  return conversationId === null ? "#/" : `#/c/${encodeURIComponent(conversationId)}`;
+/** The message in it that the address leads to. */
+export function routedMessage(): string | null {
+  const [, , id] = ROUTE.exec(location.hash) ?? [];
+  return id === undefined ? null : decodeURIComponent(id);
+}
+
+export function routeTo(conversationId: string | null, messageId: string | null = null): string {
+  if (conversationId === null) return "#/";
+  const message = messageId === null ? "" : `/${encodeURIComponent(messageId)}`;
+  return `#/c/${encodeURIComponent(conversationId)}${message}`;
 }

@@ -23,7 +23,7 @@ import {
 import * as http from "../wire/http";
 import { Link, type LinkState } from "../wire/link";
 import { Answers, type Live } from "./answers.svelte";
-import { randomKey, routedConversation, routeTo, safeStorage } from "./browser";
+import { randomKey, routedConversation, routedMessage, routedPlace, routeTo, safeStorage, type Place } from "./browser";
 import { Conversation } from "./conversation.svelte";
 import { Estimator } from "./estimator.svelte";
 import { Health } from "./health.svelte";
@@ -56,6 +56,8 @@ export class Chat {
   linkState = $state<LinkState>("connecting");
   draining = $state(false);
   current = $state.raw(new Conversation(null));
+  /** What is on show: the conversation, or another of the page's places. */
+  place = $state<Place>("chat");
   readonly writing: Writing;
 
   readonly #shelf: Shelf;
@@ -89,7 +91,7 @@ export class Chat {
 
   start(): void {
     void this.look.speak();
-    this.open(routedConversation());
+    this.follow();
     this.#link.connect();
     this.health.doubt();
     void this.library.refresh();
@@ -121,7 +123,16 @@ export class Chat {
 
   // --- conversations --------------------------------------------------------------------------
 
-  open(id: string | null): void {
+  /** Goes where the address leads. What was on show stays as it is while another place is. */
+  follow(): void {
+    this.place = routedPlace();
+    if (this.place === "chat") this.open(routedConversation(), routedMessage());
+    else if (this.current.state === "new" && this.current.id === null) this.current = this.#unsaved();
+  }
+
+  /** With a message, that is looked for in it. */
+  open(id: string | null, messageId: string | null = null): void {
+    if (id !== null && messageId !== null) this.#shelf.get(id).seek(messageId);
     if (id !== null && id === this.current.id) return;
     this.current = id === null ? this.#unsaved() : this.#shelf.get(id);
     this.estimator.forget();

@@ -18,6 +18,7 @@ interface Echo {
 export class Conversation {
   id = $state.raw<string | null>(null);
   title = $state("");
+  pinned = false;
   state = $state<ConversationState>("new");
   tree = $state.raw<Tree<Message>>(plant([]));
   leafId = $state.raw<string | null>(null);
@@ -26,6 +27,8 @@ export class Conversation {
   path = $derived(pathTo(this.tree, this.leafId));
   /** Nothing was said in it yet. */
   isBlank = $derived(this.path.every((message) => message.role === "system"));
+  /** A message that shall be looked for: it is shown once it is here. */
+  sought = $state.raw<string | null>(null);
   /** It is shown as this browser kept it: the server could not be asked. */
   isKept = $state(false);
 
@@ -58,7 +61,7 @@ export class Conversation {
     if (this.id === null) return null;
     const echoes = new Set(this.#echoMessages());
     const messages = [...this.tree.byId.values()].filter((message) => !echoes.has(message)).map((message) => message.toView());
-    return { id: this.id, title: this.title, created_at: "", updated_at: "", tip_id: this.tipId, messages };
+    return { id: this.id, title: this.title, created_at: "", updated_at: "", tip_id: this.tipId, pinned: this.pinned, messages };
   }
 
   /** A view is asked for; only that of the latest asking may be merged. */
@@ -82,8 +85,22 @@ export class Conversation {
     this.tipId = view.tip_id;
     this.leafId = leafUnder(this.tree, this.#known(this.leafId) ?? this.#known(chosen) ?? this.#known(view.tip_id), this.#chosen);
     this.title = view.title;
+    this.pinned = view.pinned;
     this.state = "ready";
     this.isKept = false;
+    this.#showSought();
+  }
+
+  /** Shows the branch with this message, now or once it has been read. */
+  seek(messageId: string): void {
+    this.sought = messageId;
+    this.#showSought();
+  }
+
+  #showSought(): void {
+    const message = this.sought === null ? undefined : this.tree.byId.get(this.sought);
+    if (message && !this.path.includes(message)) this.choose(message);
+    else if (!message && this.state === "ready") this.sought = null;
   }
 
   versionsOf(message: Message): readonly Message[] {

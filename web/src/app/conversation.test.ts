@@ -8,7 +8,7 @@ function message(id: string, parentId: string | null, text: string, status = "co
 }
 
 function view(tipId: string | null, ...messages: MessageView[]): ConversationView {
-  return { id: "c", title: "t", created_at: "", updated_at: "", tip_id: tipId, messages };
+  return { id: "c", title: "t", created_at: "", updated_at: "", tip_id: tipId, pinned: false, messages };
 }
 
 function created(key: string, userId: string | null, answerId: string): ResponseCreated {

@@ -15,7 +15,7 @@ function setup() {
   return { kept, values };
 }
 
-const view = (id: string, title = ""): ConversationView => ({ id, title, created_at: "", updated_at: "", tip_id: null, messages: [] });
+const view = (id: string, title = ""): ConversationView => ({ id, title, created_at: "", updated_at: "", tip_id: null, pinned: false, messages: [] });
 
 describe("Kept", () => {
   it("gives back what was put, the newest", () => {

@@ -5,9 +5,10 @@ import * as http from "../wire/http";
 import type { Kept } from "./kept";
 import type { Notices } from "./notices.svelte";
 
-const PAGE = 40;
+const FIRST_PAGE = 60;
+const PAGE = 200;
 
-/** The list of conversations, newest first, read page by page. */
+/** The list of conversations, newest first, read page by page as it is scrolled; the pinned ones at once. */
 export class Library {
   state = $state<"loading" | "ready" | "failed">("loading");
   more = $state(false);
@@ -15,9 +16,8 @@ export class Library {
   #hidden = $state.raw<ReadonlySet<string>>(new Set());
   #cursor: string | null = null;
   #updates = 0;
-  /** What the title must have in it. */
-  filter = $state("");
-  items = $derived(this.#heads.filter((head) => !this.#hidden.has(head.id) && hasWords(head.title, this.filter)));
+  #reading = false;
+  items = $derived(this.#heads.filter((head) => !this.#hidden.has(head.id)));
 
   constructor(
     private readonly notices: Notices,
@@ -34,8 +34,12 @@ export class Library {
     await this.#read(null);
   }
 
+  /** Reads the next page, if there is one and none is on its way. */
   async loadMore(): Promise<void> {
-    if (this.more && this.state !== "loading") await this.#read(this.#cursor);
+    if (!this.more || this.#reading) return;
+    this.#reading = true;
+    await this.#read(this.#cursor);
+    this.#reading = false;
   }
 
   update(event: ConversationUpdated): void {
@@ -48,20 +52,18 @@ export class Library {
         created_at: known?.created_at ?? event.updated_at,
         updated_at: event.updated_at,
         tip_id: event.tip_id,
+        pinned: event.pinned,
       },
     ]);
   }
 
   async rename(id: string, title: string): Promise<void> {
-    const before = this.#heads.find((head) => head.id === id);
-    if (!before || title === "" || title === before.title) return;
-    this.#upsert([{ ...before, title }]);
-    try {
-      this.#upsert([await http.renameConversation(id, title)]);
-    } catch (error) {
-      this.#upsert([before]);
-      this.#report(error);
-    }
+    if (title === "") return;
+    await this.#change(id, { title }, () => http.renameConversation(id, title));
+  }
+
+  async pin(id: string, pinned: boolean): Promise<void> {
+    await this.#change(id, { pinned }, () => http.pinConversation(id, pinned));
   }
 
   /** Hides the conversation now and deletes it when the chance to undo has passed; `undone` runs if that was taken. */
@@ -83,8 +85,23 @@ export class Library {
 
   #gone(id: string): void {
     this.#heads = this.#heads.filter((head) => head.id !== id);
-    this.kept.putList(this.#heads.slice(0, PAGE));
+    this.kept.putList(this.#heads.slice(0, FIRST_PAGE));
     this.onDeleted(id);
+  }
+
+  /** Shows the change at once; it is taken back if the server refuses it. */
+  async #change(id: string, parts: Partial<ConversationHead>, ask: () => Promise<ConversationHead>): Promise<void> {
+    const before = this.#heads.find((head) => head.id === id);
+    if (!before) return;
+    const after = { ...before, ...parts };
+    if (after.title === before.title && after.pinned === before.pinned) return;
+    this.#upsert([after]);
+    try {
+      this.#upsert([await ask()]);
+    } catch (error) {
+      this.#upsert([before]);
+      this.#report(error);
+    }
   }
 
   async #delete(id: string): Promise<void> {
@@ -101,13 +118,17 @@ export class Library {
     if (this.#heads.length === 0) this.state = "loading";
     const updates = this.#updates;
     try {
-      const page = await http.listConversations(PAGE, before);
-      if (before === null && updates === this.#updates) this.#dropAbove(page);
-      this.#upsert(page.conversations);
-      if (before !== null || this.#cursor === null) this.#cursor = page.next;
+      const isFirst = before === null;
+      const [page, pinned] = await Promise.all([
+        http.listConversations(isFirst ? FIRST_PAGE : PAGE, before),
+        isFirst ? http.listPinned() : null,
+      ]);
+      if (isFirst && updates === this.#updates) this.#dropAbove(page);
+      this.#upsert([...page.conversations, ...(pinned?.conversations ?? [])]);
+      if (!isFirst || this.#cursor === null) this.#cursor = page.next;
       this.more = this.#cursor !== null;
       this.state = "ready";
-      if (before === null) this.kept.putList(page.conversations);
+      if (isFirst) this.kept.putList(page.conversations);
     } catch (error) {
       if (!(error instanceof http.ApiError)) throw error;
       if (this.#heads.length === 0) this.#heads = this.kept.list;
@@ -115,10 +136,10 @@ export class Library {
     }
   }
 
-  /** Forgets what the first page would show and does not: it was deleted elsewhere. */
+  /** Forgets what the first page would show and does not, as it was deleted elsewhere; and what was pinned. */
   #dropAbove(page: ConversationPage): void {
     const oldest = page.next === null ? "" : (page.conversations.at(-1)?.updated_at ?? "");
-    this.#heads = this.#heads.filter((head) => head.updated_at < oldest);
+    this.#heads = this.#heads.filter((head) => head.updated_at < oldest && !head.pinned);
   }
 
   #upsert(heads: readonly ConversationHead[]): void {
@@ -138,10 +159,4 @@ export class Library {
     if (!(error instanceof http.ApiError)) throw error;
     this.notices.error(error.code === "unreachable" ? t.unreachable : sentence(error.message));
   }
-}
-
-/** Whether all words of the filter are in the title, wherever and however they are written. */
-function hasWords(title: string, filter: string): boolean {
-  const within = title.toLocaleLowerCase();
-  return filter.toLocaleLowerCase().split(/\s+/).every((word) => within.includes(word));
 }

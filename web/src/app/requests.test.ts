@@ -24,6 +24,7 @@ function loaded(): Conversation {
     created_at: "",
     updated_at: "",
     tip_id: "a",
+    pinned: false,
     messages: [
       { id: "u", parent_id: null, role: "user", text: "hi", ...rest },
       { id: "a", parent_id: "u", role: "assistant", text: "hello", ...rest },

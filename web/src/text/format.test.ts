@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { count, duration, exactMoney, money, rate, sentence, share } from "./format";
+import { bytes, count, duration, exactMoney, money, rate, sentence, share } from "./format";
 
 describe("count", () => {
   it.each([
@@ -70,4 +70,15 @@ describe("sentence", () => {
     ["try again: ", "Try again:"],
     ["", ""],
   ])("%j", (message, shown) => expect(sentence(message)).toBe(shown));
+});
+
+describe("bytes", () => {
+  it.each([
+    [0, "0 byte"],
+    [999, "999 byte"],
+    [1000, "1 kB"],
+    [1_234_567, "1.2 MB"],
+    [250_000_000, "250 MB"],
+    [8_000_000_000, "8 GB"],
+  ])("%d", (value, shown) => expect(bytes(value, "en")).toBe(shown));
 });

@@ -45,6 +45,20 @@ export function rate(perSecond: number, locale: string): string {
   return numberFormat(locale, { maximumFractionDigits: perSecond < 99.95 ? 1 : 0 }).format(perSecond);
 }
 
+const UNITS = ["byte", "kilobyte", "megabyte", "gigabyte", "terabyte"];
+
+/** Bytes in the largest unit of which there is one: thousands, as disks are sold. */
+export function bytes(value: number, locale: string): string {
+  const power = value < 1000 ? 0 : Math.min(UNITS.length - 1, Math.floor(Math.log10(value) / 3));
+  const scaled = value / 1000 ** power;
+  return numberFormat(locale, {
+    style: "unit",
+    unit: UNITS[power],
+    unitDisplay: "short",
+    maximumFractionDigits: power > 0 && scaled < 99.95 ? 1 : 0,
+  }).format(scaled);
+}
+
 /** A server's message as a sentence: servers begin small, and end without a full stop. */
 export function sentence(message: string): string {
   const text = message.trim();

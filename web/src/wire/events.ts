@@ -190,6 +190,7 @@ export interface ConversationUpdated {
   title: string;
   tip_id: string | null;
   updated_at: string;
+  pinned: boolean;
 }
 
 /** What would become of a prompt now. `cost` is the prompt's alone. */
@@ -293,6 +294,7 @@ export interface ConversationHead {
   created_at: string;
   updated_at: string;
   tip_id: string | null;
+  pinned: boolean;
 }
 
 export interface ConversationView extends ConversationHead {

@@ -36,7 +36,7 @@ export function socketUrl(): string {
   return url.href;
 }
 
-async function request(method: string, path: string, body?: object, keepalive = false): Promise<Response> {
+export async function request(method: string, path: string, body?: object, keepalive = false): Promise<Response> {
   const init: RequestInit = { method, keepalive, headers: { accept: "application/json" } };
   if (body !== undefined) {
     init.body = JSON.stringify(body);
@@ -51,7 +51,7 @@ async function request(method: string, path: string, body?: object, keepalive = 
   }
 }
 
-async function failure(response: Response): Promise<ApiError> {
+export async function failure(response: Response): Promise<ApiError> {
   const text = await response.text();
   try {
     const { error } = JSON.parse(text) as { error: WireError };
@@ -61,7 +61,7 @@ async function failure(response: Response): Promise<ApiError> {
   }
 }
 
-async function call<T>(method: string, path: string, body?: object): Promise<T> {
+export async function call<T>(method: string, path: string, body?: object): Promise<T> {
   const response = await request(method, path, body);
   if (!response.ok) throw await failure(response);
   return (await response.json()) as T;
@@ -95,6 +95,14 @@ const conversationPath = (id: string): string => `api/v1/conversations/${encodeU
 export function listConversations(limit: number, before: string | null): Promise<ConversationPage> {
   const cursor = before === null ? "" : `&before=${encodeURIComponent(before)}`;
   return call("GET", `api/v1/conversations?limit=${limit}${cursor}`);
+}
+
+export function listPinned(): Promise<ConversationPage> {
+  return call("GET", "api/v1/conversations?limit=200&pinned=true");
+}
+
+export function pinConversation(id: string, pinned: boolean): Promise<ConversationHead> {
+  return call("PATCH", conversationPath(id), { pinned });
 }
 
 export function getConversation(id: string): Promise<ConversationView> {
