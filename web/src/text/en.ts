@@ -331,6 +331,8 @@ export const en = {
   outputColumn: "Output",
   ttftHit: "With reuse",
   ttftMiss: "Without reuse",
+  firstWith: "First token with reuse",
+  firstWithout: "First token without",
   openChat: (title: string) => `Open “${title}”`,
   showMore: "Show more",
   csv: "CSV",

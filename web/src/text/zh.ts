@@ -315,6 +315,8 @@ export const zh: Strings = {
   outputColumn: "输出",
   ttftHit: "有复用",
   ttftMiss: "无复用",
+  firstWith: "首词元 有复用",
+  firstWithout: "首词元 无复用",
   openChat: (title) => `打开“${title}”`,
   showMore: "显示更多",
   csv: "CSV",
