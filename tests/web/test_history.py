@@ -50,7 +50,7 @@ def search_for(chat: ChatPage, words: str) -> Locator:
     return hits
 
 
-@pytest.mark.parametrize("many", [2_000, pytest.param(10_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("many", [1_000, pytest.param(10_000, marks=pytest.mark.full)])
 def test_thousands_of_conversations_scroll_smoothly(
     data_dir: Path, built_page: Path, open_page: OpenPage, many: int
 ) -> None:
@@ -119,7 +119,7 @@ def test_search_by_keys_alone_and_nothing_found(used: PageServer, open_page: Ope
 @pytest.mark.parametrize("used", [True], indirect=True, ids=["zh"])
 def test_search_in_chinese(used: PageServer, open_page: OpenPage) -> None:
     chat = open_page(used.url)
-    for words in ("霜", "霜冻", "最后一次", "六周 霜冻"):
+    for words in ("霜", "六周 霜冻"):
         chat.page.goto(used.url)
         search_for(chat, words).filter(has_text="在最后一次霜冻之前六周播种").first.click()
         expect(chat.page.locator("li.sought")).to_contain_text("在最后一次霜冻之前六周播种")
