@@ -16,7 +16,7 @@ Anything else is a `LedgerViolation` and the whole batch is left out.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 from sqlalchemy import ColumnElement, Connection, Integer, bindparam, func, select, update
 
@@ -33,6 +33,7 @@ from chatd.store.records import (
     MessageStatus,
     PieceRow,
     ResponseStatus,
+    RunCounters,
 )
 from chatd.store.rollups import Turn, add_turns
 from chatd.store.rows import COST_COLUMNS, TIMING_COLUMNS, load_books
@@ -178,6 +179,16 @@ _COUNTED = (
     "output_tokens",
 )
 
+# Statements are made once: making them took a quarter of a flush.
+_OPEN = select(*(responses.c[name] for name in _OPEN_COLUMNS)).where(responses.c.status == "open")
+_OPEN_IN_RUN = _OPEN.where(responses.c.run_id == bindparam("of_run"))
+
+_COUNT = (
+    update(engine_runs)
+    .where(engine_runs.c.id == bindparam("of_run"), engine_runs.c.outcome == "running")
+    .values({name: bindparam(name) for name in ("updated_at", *RunCounters.__slots__)})
+)
+
 _UPDATE = update(responses).where(responses.c.seq == bindparam("of_seq"))
 """Sets the columns that its parameters name."""
 
@@ -222,14 +233,12 @@ class OpenRows:
 
 def load_open(conn: Connection, which: ColumnElement[bool]) -> OpenRows:
     """The rows among ``which`` that are open."""
-    columns = [responses.c[name] for name in _OPEN_COLUMNS]
-    rows = conn.execute(select(*columns).where(responses.c.status == "open", which))
-    return OpenRows(OpenRow(*row) for row in rows)
+    return OpenRows(OpenRow(*row) for row in conn.execute(_OPEN.where(which)))
 
 
 def flush(conn: Connection, batch: FlushBatch, *, now: int, hidden_ttl: int) -> None:
     """Stores a batch, all of it or, with a `LedgerViolation`, nothing."""
-    rows = load_open(conn, responses.c.run_id == batch.run_id)
+    rows = OpenRows(OpenRow(*row) for row in conn.execute(_OPEN_IN_RUN, {"of_run": batch.run_id}))
     _apply(rows, batch)
     _insert_pieces(conn, rows, batch.pieces)
     _explain(conn, rows, batch.admitted)
@@ -304,8 +313,7 @@ def store_rows(conn: Connection, rows: Sequence[OpenRow], *, hidden_ttl: int) ->
 
 
 def _store_counters(conn: Connection, batch: FlushBatch, now: int) -> None:
-    is_live = (engine_runs.c.id == batch.run_id) & (engine_runs.c.outcome == "running")
-    values = asdict(batch.counters)
-    done = conn.execute(update(engine_runs).where(is_live).values(updated_at=now, **values))
+    counters = {name: getattr(batch.counters, name) for name in RunCounters.__slots__}
+    done = conn.execute(_COUNT, {"of_run": batch.run_id, "updated_at": now, **counters})
     if done.rowcount != 1:
         raise LedgerViolation(f"engine run {batch.run_id} is not running")

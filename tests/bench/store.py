@@ -1,13 +1,15 @@
 """What keeping everything costs, on the real model.
 
 ``python -m tests.bench.store MODEL [--pairs N] [--tokens N]``
-One engine, 16 sessions at a time, in turns with two ends for what it says:
+One engine, 16 sessions at a time, in turns with three ends for what it says:
 
 - *nothing*: steps are counted and dropped, on the engine's own thread;
-- *everything*: the chat service over a real store, and a reader for each session.
+- *null*: the chat service with a reader for each session, over a store that keeps nothing of what is said;
+- *store*: the same over a real store.
 
-For each run: processor seconds of the whole process for each generated token, and of the threads that are not
-the engine's. With everything also how long each commit took, from the flush to its return.
+For each run: processor seconds of the whole process for each generated token, and of the threads that do not
+compute, which other work on the machine disturbs less. With the store also how long each commit took, from
+the flush to its return.
 """
 
 import argparse
@@ -67,6 +69,13 @@ class TimedStore(Store):
     async def begin_response(self, new: NewResponse) -> BegunResponse:
         with timed(self.begin_ms):
             return await super().begin_response(new)
+
+
+class NullStore(TimedStore):
+    """Where answers begin, and nothing else is kept."""
+
+    async def flush(self, batch: FlushBatch) -> None:
+        """Forget it."""
 
 
 @contextlib.contextmanager
@@ -140,10 +149,10 @@ class Bench:
         rid = Rid(f"bench-{next(self._numbers)}")
         return Submit(rid, ME, ids, SamplingParams(temperature=0), self._tokens)
 
-    async def keep_everything(self) -> dict[str, Any]:
+    async def serve(self, kind: type[TimedStore]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             made = itertools.count()
-            store = await TimedStore.open(
+            store = await kind.open(
                 Path(folder), prices=PriceBook(), clock=time.time, new_id=lambda: f"id{next(made)}"
             )
             assert isinstance(store, TimedStore)
@@ -165,19 +174,18 @@ class Bench:
         async with service.running():
             texts = self.texts()
             cost = Cost(self.computing)
-            made = sum(await asyncio.gather(*(self._session(service, text) for text in texts)))
-            shown: dict[str, Any] = cost.per_token(made)
+            await asyncio.gather(*(self._session(service, text) for text in texts))
+            shown: dict[str, Any] = cost.per_token(SESSIONS * self._tokens)
         self.sink = drop
         shown["flush_ms"], shown["begin_ms"] = store.flush_ms, store.begin_ms
         return shown
 
-    async def _session(self, service: ChatService, text: str) -> int:
+    async def _session(self, service: ChatService, text: str) -> None:
         params = {"max_tokens": self._tokens, "temperature": 0, "ignore_eos": True}
         started = await service.create(ME, CreateCommand(input=text, params=params))
         stream = await service.subscribe(ME, started.response_id, 0)
-        while not isinstance(event := await stream.get(), Ended):
+        while not isinstance(await stream.get(), Ended):
             pass
-        return event.record.output_tokens
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -194,32 +202,31 @@ def main(model: Path, pairs: int, tokens: int) -> None:
     loaded.engine.start()
     bench.drop_everything()  # starts all threads that compute
     bench.computing = frozenset(set(thread_seconds()) - before)
-    bench.drop_everything()
-    asyncio.run(bench.keep_everything())
-    nothing, everything = [], []
-    for pair in range(pairs):
-        nothing.append(bench.drop_everything())
-        everything.append(asyncio.run(bench.keep_everything()))
-        print(
-            f"pair {pair}: {nothing[-1]['cpu_ms']:.3f} and {everything[-1]['cpu_ms']:.3f} ms a token",
-            flush=True,
-        )
+    runs: dict[str, list[dict[str, Any]]] = {"nothing": [], "null": [], "store": []}
+    for pair in range(pairs + 1):  # the first warms up
+        new = {
+            "nothing": bench.drop_everything(),
+            "null": asyncio.run(bench.serve(NullStore)),
+            "store": asyncio.run(bench.serve(TimedStore)),
+        }
+        for name, run in new.items():
+            runs[name] += [run] if pair else []
+        print({name: round(run["cpu_ms"], 3) for name, run in new.items()}, flush=True)
     loaded.engine.stop(5)
-    report(nothing, everything)
+    report(runs)
 
 
-def report(nothing: list[dict[str, float]], everything: list[dict[str, Any]]) -> None:
-    ratios = [kept["cpu_ms"] / dropped["cpu_ms"] for dropped, kept in zip(nothing, everything, strict=True)]
-    flushes = [ms for run in everything for ms in run["flush_ms"]]
-    begins = [ms for run in everything for ms in run["begin_ms"]]
+def report(runs: dict[str, list[dict[str, Any]]]) -> None:
+    null, kept = runs["null"], runs["store"]
+    others = [b["other_threads_ms"] - a["other_threads_ms"] for a, b in zip(null, kept, strict=True)]
+    flushes = [ms for run in kept for ms in run["flush_ms"]]
+    begins = [ms for run in kept for ms in run["begin_ms"]]
+    cpu = {name: statistics.median(run["cpu_ms"] for run in some) for name, some in runs.items()}
     shown = {
-        "nothing_ms": statistics.median(run["cpu_ms"] for run in nothing),
-        "everything_ms": statistics.median(run["cpu_ms"] for run in everything),
-        "ratios": [round(ratio, 4) for ratio in ratios],
-        "ratio": statistics.median(ratios),
-        "other_threads_share": statistics.median(
-            run["other_threads_ms"] / run["cpu_ms"] for run in everything
-        ),
+        "cpu_ms": cpu,
+        "ratios": [round(b["cpu_ms"] / a["cpu_ms"], 4) for a, b in zip(null, kept, strict=True)],
+        "store_threads_ms": statistics.median(others),
+        "store_threads_share": statistics.median(others) / cpu["null"],
         "commits": len(flushes),
         "flush_ms": {share: round(quantile(flushes, share), 2) for share in (0.5, 0.95, 0.99, 1.0)},
         "begin_ms": {share: round(quantile(begins, share), 2) for share in (0.5, 0.99, 1.0)},
