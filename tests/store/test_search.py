@@ -78,18 +78,17 @@ async def test_titles_come_first_then_the_newest_text(data_dir: Path) -> None:
         assert await found(store, '"scatters sky"') == []
 
 
-@pytest.mark.parametrize(
-    "query", ["花", "花园", "花园规", "划", "规划", "是 花", "园规划 春", "C+", "+", "é", "É", "🌷"]
-)
-async def test_any_length_in_any_script(data_dir: Path, query: str) -> None:
+async def test_any_length_in_any_script(data_dir: Path) -> None:
     texts = ["春季花园规划", "今天天气很好，是花吗", "C++ und Café", "🌷", "nothing of it", "规", "园"]
+    queries = ["花", "花园", "花园规", "划", "规划", "是 花", "园规划 春", "C+", "+", "é", "É", "🌷"]
     async with opened(data_dir) as store:
         scribe = await Scribe.begin(store)
         for number, one in enumerate(texts):
             await ask(scribe, number, f"({number})", one)
-        wanted = [one for one in texts if has_all(one, terms_of(query))]
-        assert wanted
-        assert await found(store, query) == wanted[::-1]
+        for query in queries:
+            wanted = [one for one in texts if has_all(one, terms_of(query))]
+            assert wanted, query
+            assert await found(store, query) == wanted[::-1], query
 
 
 async def test_what_changes_changes_the_index_with_it(data_dir: Path) -> None:
