@@ -37,7 +37,7 @@ from chatd.store.records import (
 )
 from chatd.store.rollups import Turn, add_turns
 from chatd.store.rows import COST_COLUMNS, TIMING_COLUMNS, load_books
-from chatd.store.schema import engine_runs, pack_ids, pieces, responses
+from chatd.store.schema import pack_ids, responses
 
 
 @dataclass(slots=True)
@@ -98,11 +98,13 @@ class OpenRow:
         self.run(row.generated)
         self.ended = row
 
-    def progress(self) -> dict[str, object]:
-        """The parameters of an `_UPDATE` while the row is open."""
-        names = ("admitted_at", "prompt_tokens", "gpu_hit", "disk_hit", "computed")
-        counts = ("output_tokens", "delivered", "last_seq", "acknowledged")
-        return {"of_seq": self.seq, **{name: getattr(self, name) for name in names + counts}}
+    def progress(self) -> tuple[object, ...]:
+        """The parameters of `_PROGRESS`."""
+        return (
+            *(self.admitted_at, self.prompt_tokens, self.gpu_hit, self.disk_hit, self.computed),
+            *(self.output_tokens, self.delivered, self.last_seq, self.acknowledged),
+            self.seq,
+        )
 
     def answer(self, row: EndedRow) -> Answer:
         return Answer(
@@ -179,14 +181,22 @@ _COUNTED = (
     "output_tokens",
 )
 
-# Statements are made once: making them took a quarter of a flush.
+# What every flush does goes to the driver as it is: made and bound by SQLAlchemy, it took twice the time
+# (of the writer thread 1.8 ms for 16 answers, now 0.9).
 _OPEN = select(*(responses.c[name] for name in _OPEN_COLUMNS)).where(responses.c.status == "open")
-_OPEN_IN_RUN = _OPEN.where(responses.c.run_id == bindparam("of_run"))
-
+_OPEN_IN_RUN = f"SELECT {', '.join(_OPEN_COLUMNS)} FROM responses WHERE status = 'open' AND run_id = ?"
+_PIECE = (
+    "INSERT INTO pieces (response_seq, from_seq, seq, text, token_ids, piece_ends) VALUES (?, ?, ?, ?, ?, ?)"
+)
+_PROGRESSING = (
+    *("admitted_at", "prompt_tokens", "gpu_hit", "disk_hit", "computed"),
+    *("output_tokens", "delivered", "last_seq", "acknowledged"),
+)
+_PROGRESS = f"UPDATE responses SET {', '.join(f'{name} = ?' for name in _PROGRESSING)} WHERE seq = ?"
+_COUNTERS = ("updated_at", *RunCounters.__slots__)
 _COUNT = (
-    update(engine_runs)
-    .where(engine_runs.c.id == bindparam("of_run"), engine_runs.c.outcome == "running")
-    .values({name: bindparam(name) for name in ("updated_at", *RunCounters.__slots__)})
+    f"UPDATE engine_runs SET {', '.join(f'{name} = ?' for name in _COUNTERS)} "
+    "WHERE id = ? AND outcome = 'running'"
 )
 
 _UPDATE = update(responses).where(responses.c.seq == bindparam("of_seq"))
@@ -238,7 +248,7 @@ def load_open(conn: Connection, which: ColumnElement[bool]) -> OpenRows:
 
 def flush(conn: Connection, batch: FlushBatch, *, now: int, hidden_ttl: int) -> None:
     """Stores a batch, all of it or, with a `LedgerViolation`, nothing."""
-    rows = OpenRows(OpenRow(*row) for row in conn.execute(_OPEN_IN_RUN, {"of_run": batch.run_id}))
+    rows = OpenRows(OpenRow(*row) for row in conn.exec_driver_sql(_OPEN_IN_RUN, (batch.run_id,)))
     _apply(rows, batch)
     _insert_pieces(conn, rows, batch.pieces)
     _explain(conn, rows, batch.admitted)
@@ -285,24 +295,20 @@ def _insert_pieces(conn: Connection, rows: OpenRows, new: Sequence[PieceRow]) ->
     if not new:
         return
     values = [
-        {
-            "response_seq": rows[row.response_id].seq,
-            "from_seq": row.from_seq,
-            "seq": row.seq,
-            "text": row.text,
-            "token_ids": pack_ids(row.token_ids),
-            "piece_ends": pack_ids(row.piece_ends),
-        }
+        (
+            *(rows[row.response_id].seq, row.from_seq, row.seq, row.text),
+            *(pack_ids(row.token_ids), pack_ids(row.piece_ends)),
+        )
         for row in new
     ]
-    conn.execute(pieces.insert(), values)
+    conn.exec_driver_sql(_PIECE, values)
 
 
 def store_rows(conn: Connection, rows: Sequence[OpenRow], *, hidden_ttl: int) -> None:
     """Writes back what a batch changed; of rows that ended also the bill (made here, once), the whole
     answer, and the roll-ups."""
     if rows:
-        conn.execute(_UPDATE, [row.progress() for row in rows])
+        conn.exec_driver_sql(_PROGRESS, [row.progress() for row in rows])
     over = [(row, row.ended) for row in rows if row.ended is not None]
     if over:
         books = load_books(conn)
@@ -313,7 +319,7 @@ def store_rows(conn: Connection, rows: Sequence[OpenRow], *, hidden_ttl: int) ->
 
 
 def _store_counters(conn: Connection, batch: FlushBatch, now: int) -> None:
-    counters = {name: getattr(batch.counters, name) for name in RunCounters.__slots__}
-    done = conn.execute(_COUNT, {"of_run": batch.run_id, "updated_at": now, **counters})
+    counters = (getattr(batch.counters, name) for name in RunCounters.__slots__)
+    done = conn.exec_driver_sql(_COUNT, (now, *counters, batch.run_id))
     if done.rowcount != 1:
         raise LedgerViolation(f"engine run {batch.run_id} is not running")
