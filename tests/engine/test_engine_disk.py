@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from chatd.cache.costs import Costs
 from chatd.cache.disk.tier import DiskTier
 from chatd.cache.prefix_cache import PrefixCache
 from chatd.cache.tiering import Tiering
@@ -28,7 +27,7 @@ from chatd.engine.scheduler import Scheduler, SchedulerLimits
 from chatd.ids import Rid
 from chatd.text.answer import AnswerText
 from tests.engine.test_engine import Outbox
-from tests.support.engines import ChecksumRunner, request, toy_tokenizer
+from tests.support.engines import ChecksumRunner, LoadAlways, request, toy_tokenizer
 from tests.support.lab import prompt, reference
 
 BLOCK_BYTES = 64 * 8
@@ -44,7 +43,7 @@ class DiskEngine:
         self.outbox = Outbox()
         self.progress: list[tuple[int, int]] = []
         cache = PrefixCache(64, 16)
-        tiering = Tiering(cache, self.tier, self.runner.take_buffer, Costs(1e-6, 1.0))
+        tiering = Tiering(cache, self.tier, self.runner.take_buffer, LoadAlways())
         cache.on_evict = tiering.spiller.on_evict
         tokenizer = toy_tokenizer()
         self.scheduler = Scheduler(

@@ -204,6 +204,13 @@ class ScriptRunner(PagedRunner):
         return answer[done] if done < len(answer) else TURN_END
 
 
+class LoadAlways(Costs):
+    """A toy computes a token in microseconds: measured costs would soon speak against its disk."""
+
+    def would_load(self, blocks: int, tokens: int) -> bool:
+        return True
+
+
 def toy_scheduler(
     num_pages: int = 64,
     page_size: int = 16,
@@ -215,12 +222,12 @@ def toy_scheduler(
     tier: BlockTier | None = None,
     take_buffer: Callable[[], HostBuffer | None] = lambda: None,
 ) -> Scheduler:
-    """With a ``tier`` loading counts as nearly free until it was measured."""
+    """What a ``tier`` has is always loaded: see `LoadAlways`."""
     tokenizer = toy_tokenizer()
     cache = PrefixCache(num_pages, page_size, enabled=enabled)
     tiering = None
     if tier is not None:
-        tiering = Tiering(cache, tier, take_buffer, Costs(load_block_s=1e-6, compute_token_s=1.0))
+        tiering = Tiering(cache, tier, take_buffer, LoadAlways())
         cache.on_evict = tiering.spiller.on_evict
     return Scheduler(
         cache,
