@@ -351,6 +351,7 @@ async def test_q1_all_endings(data_dir: Path) -> None:
         end = await lab.ask("1")
         stop = await lab.ask("2", **params(stop="def"))
         limit = await lab.ask("3", **params(max_tokens=4))
+        slow_steps(lab)
         endless = await lab.create("4", **params(ignore_eos=True))
         stream = await lab.service.subscribe(ME, endless.response_id)
         while not isinstance(await stream.get(), Delta):

@@ -133,8 +133,11 @@ def test_reduced_motion_moves_nothing(server: PageServer, open_page: OpenPage) -
     chat.send("calmly")
     expect(chat.answer_text).to_have_text("You")
     # What is left of them takes a hundredth of a millisecond, but for the frame it ends in.
-    chat.page.wait_for_function(
-        "!document.getAnimations().some((one) => one.playState === 'running')", timeout=5_000
+    assert chat.page.evaluate(
+        """() => Promise.race([
+            Promise.allSettled(document.getAnimations().map((one) => one.finished)).then(() => true),
+            new Promise((resolve) => setTimeout(resolve, 5000, false)),
+        ])"""
     )
     server.pace.free()
 
