@@ -144,11 +144,12 @@ class LoadingServer(ChatdServer):
 
     def stop(self) -> None:
         """At the first and the second signal."""
-        if not self.should_exit:
-            self._stopping_at = time.monotonic()
-            self._screen.stopping(self._settings.drain_timeout)
+        first = not self.should_exit
         self._load_no_more.set()
         super().stop()
+        if first:
+            self._stopping_at = time.monotonic()
+            self._screen.stopping(self._settings.drain_timeout)
 
     def _listening(self) -> None:
         cert = self._settings.tls_cert

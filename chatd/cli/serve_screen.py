@@ -1,11 +1,12 @@
 """What a starting and a stopping server tells the person who started it."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Protocol, TextIO, cast
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,8 +14,12 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Table
 
 from chatd import __version__
+from chatd.cli.lasting_output import LastingOutput
 from chatd.config import default_data_dir
 from chatd.config_kinds import show_size
+
+NUMBERS = re.compile(r"[\d.,]+")
+"""What differs between two reports on the same work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +131,23 @@ class TerminalScreen:
 
 
 class PlainScreen:
-    """Lines, for files and pipes. Progress is told every tenth."""
+    """Lines, for files and pipes. Progress is told every tenth, and whenever other work begins."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._next_share = 0.0
+        self._next_percent = 0
+        self._work = ""
 
     def listening(self, url: str) -> None:
         self._say(f"chatd {__version__} listens on {url}; the model is loading")
 
     def progress(self, share: float, what: str) -> None:
-        if share >= self._next_share:
-            self._say(f"{round(100 * share):3} %  {what}")
-            self._next_share = share + 0.1
+        work = NUMBERS.sub("", what)
+        percent = round(100 * share)
+        if percent >= self._next_percent or work != self._work:
+            self._say(f"{percent:3} %  {what}")
+            self._next_percent = percent + 10
+        self._work = work
 
     def ready(self, facts: Facts) -> None:
         self._say(f"ready after {facts.started_s:.1f} s")
@@ -230,7 +239,8 @@ def _disk(facts: Facts) -> str:
 
 def screen_for(*, as_json: bool) -> ServeScreen:
     """JSON if asked for, a bar on a terminal, lines elsewhere."""
+    out = cast(TextIO, LastingOutput(sys.stdout))
     if as_json:
-        return JsonScreen(sys.stdout)
-    console = Console(highlight=False)
-    return TerminalScreen(console) if console.is_terminal else PlainScreen(sys.stdout)
+        return JsonScreen(out)
+    console = Console(highlight=False, file=out)
+    return TerminalScreen(console) if console.is_terminal else PlainScreen(out)

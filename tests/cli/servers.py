@@ -59,6 +59,11 @@ class ChatdProcess:
                 return self.lines[-1]
         raise AssertionError(f"it ended: {await self.errors()}")
 
+    def stop_reading(self) -> None:
+        """Close this end of the pipe: what is written to it fails from now on."""
+        transport = self._process._transport.get_pipe_transport(1)  # type: ignore[attr-defined]
+        transport.close()
+
     async def errors(self) -> str:
         """What it has written to standard error."""
         self._errors.seek(0)

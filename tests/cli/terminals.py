@@ -32,7 +32,12 @@ async def piped(args: Sequence[str], text: str | bytes = "", **extra: str) -> tu
         stderr=asyncio.subprocess.PIPE,
         env=environment(**extra),
     )
-    out, err = await process.communicate(text.encode() if isinstance(text, str) else text)
+    try:
+        out, err = await process.communicate(text.encode() if isinstance(text, str) else text)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
 

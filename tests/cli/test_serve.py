@@ -1,6 +1,8 @@
 """The main job: one command, a chat of several turns, a report; and an orderly end."""
 
+import asyncio
 import json
+import signal
 import socket
 import time
 from pathlib import Path
@@ -60,6 +62,16 @@ async def test_sigterm_ends_it_while_it_loads(data_dir: Path, model_path: Path) 
         assert await server.end() == 0
         assert time.monotonic() - began < 10
         assert "Traceback" not in await server.errors()
+
+
+async def test_it_ends_in_order_when_nobody_hears_it_any_more(data_dir: Path, model_path: Path) -> None:
+    """Its terminal was closed, and with it the pipe: SIGHUP, and writing that fails."""
+    async with ChatdProcess(data_dir, model_path) as server:
+        await server.until("listening")
+        server.stop_reading()
+        assert await asyncio.wait_for(server.end(signal.SIGHUP), 30) == 0
+        assert await server.errors() == ""
+    assert read_address(data_dir) is None
 
 
 async def test_a_folder_has_one_server(data_dir: Path, model_path: Path) -> None:
