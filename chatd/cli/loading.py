@@ -113,6 +113,7 @@ def load(settings: Settings, post: Callable[[StepOutput], None], progress: Progr
         settings.temperature,
         Formats(prepared.kernels, str(device), form.name, short_name(kv), settings.page_size),
         cache_on=not settings.no_prefix_cache,
+        kv_bytes=plan.nbytes,
     )
     return Loaded(
         backend,

@@ -46,7 +46,8 @@ class Formats:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A loaded model and its engine. Lengths in tokens; ``temperature`` is for requests that name none."""
+    """A loaded model and its engine. Lengths in tokens; ``temperature`` is for requests that name none;
+    ``kv_bytes`` is what the KV pool takes."""
 
     tokenizer: Tokenizer
     template: ChatTemplate
@@ -57,6 +58,7 @@ class Backend:
     temperature: float = 1.0
     formats: Formats = Formats()
     cache_on: bool = True
+    kv_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
