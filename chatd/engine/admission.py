@@ -56,6 +56,8 @@ class Admission:
             self._cache.release(lease, req.ids, lease.cached_len)
             return False
         req.position = 0
+        if req.queue_s is None:
+            req.queue_s = max(0.0, now - req.came)
         if not self._try_restore(req, lease, now):
             self._run(req, lease)
         return True
@@ -143,7 +145,8 @@ class Admission:
         if self._tiering.on:
             counts["disk_asked"] += req.prompt_len - gpu_hit
             self._tiering.tier.use((req.blocks or [])[: req.kv_len // BLOCK_LEN])
-        self._out.say(Prefill(req.rid, req.prompt_len, gpu_hit, req.disk_hit, computed, self._note(req)))
+        buckets = (req.prompt_len, gpu_hit, req.disk_hit, computed)
+        self._out.say(Prefill(req.rid, *buckets, self._note(req), req.queue_s or 0.0))
 
     def _note(self, req: Req) -> TierNote:
         elsewhere = self._cache.elsewhere_len(req.ids, req.submit.namespace)

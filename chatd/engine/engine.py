@@ -35,6 +35,14 @@ WriteProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
+class _Came:
+    """Inbox message: a request, and the second when it was handed in."""
+
+    submit: Submit
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Stop:
     """Inbox message: leave the loop, after writing what is cached for at most ``write_s`` seconds."""
 
@@ -63,7 +71,7 @@ class Engine:
         self._runner = runner
         self._post = post
         self._clock = clock
-        self._inbox: SimpleQueue[Submit | Abort | CacheCommand | Completion | _Stop] = SimpleQueue()
+        self._inbox: SimpleQueue[_Came | Abort | CacheCommand | Completion | _Stop] = SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="chatd-engine", daemon=True)
         self._busy_since: float | None = None
         self._failure: BaseException | None = None
@@ -88,7 +96,7 @@ class Engine:
 
     def submit(self, submit: Submit) -> None:
         """Queue a request. Its updates come through ``post``."""
-        self._inbox.put(submit)
+        self._inbox.put(_Came(submit, self._clock()))
 
     def abort(self, rid: Rid) -> None:
         """End a request at the next step boundary; no error if it is unknown or over."""
@@ -158,10 +166,10 @@ class Engine:
     def _nothing_to_do(self) -> bool:
         return self._starved or not (self._scheduler.has_work or self._tiering.has_moves)
 
-    def _take(self, message: Submit | Abort | CacheCommand | Completion) -> None:
+    def _take(self, message: _Came | Abort | CacheCommand | Completion) -> None:
         match message:
-            case Submit():
-                self._scheduler.submit(message)
+            case _Came(submit, at):
+                self._scheduler.submit(submit, at)
             case Abort(rid):
                 self._scheduler.abort(rid)
             case BlockRead() | BlockWritten() | BlocksGone():

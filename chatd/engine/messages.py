@@ -186,7 +186,8 @@ class TierNote:
 class Prefill:
     """The first chunk was scheduled: these are the prompt's billing buckets, for good.
 
-    The first computed token is at position ``gpu_hit + disk_hit``.
+    The first computed token is at position ``gpu_hit + disk_hit``. ``queue_s`` went by from when the request
+    was handed in until it first left the queue, to run or to load from disk.
     """
 
     rid: Rid
@@ -195,6 +196,7 @@ class Prefill:
     disk_hit: int
     computed: int
     tier: TierNote = TierNote()
+    queue_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

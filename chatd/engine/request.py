@@ -35,12 +35,15 @@ class Req:
     ``ids[:kv_len]`` have KV in ``lease.pages``, by the steps that were committed. Steps that still fly will
     make it ``planned_len`` and bring ``pending`` more ids. ``visible`` generated ids are wholly shown. A
     running request always has at least one id without KV: the last sampled id gets its KV in the next step.
-    ``rank`` is its place among all: its turn (see `chatd.engine.turn_order`), then its arrival.
+    ``rank`` is its place among all: its turn (see `chatd.engine.turn_order`), then its arrival. It was handed
+    in at second ``came``, and first left the queue ``queue_s`` later (None: not yet).
     """
 
     submit: Submit
     rank: tuple[int, int]
     answer: Answer
+    came: float = 0.0
+    queue_s: float | None = None
     ids: list[int] = field(init=False)
     lease: Lease | None = None
     kv_len: int = 0

@@ -96,11 +96,12 @@ class Scheduler:
 
     # -- what the inbox brings
 
-    def submit(self, submit: Submit) -> None:
-        """Queue a request, or refuse it at once if it can never run."""
+    def submit(self, submit: Submit, came: float = 0.0) -> None:
+        """Queue a request that was handed in at ``came``, or refuse it at once if it can never run."""
         if not self.queues:
             self._turns.rest()
-        req = Req(submit, (self._turns.take(_owner(submit)), self._arrivals), self._new_answer(submit.stop))
+        place = (self._turns.take(_owner(submit)), self._arrivals)
+        req = Req(submit, place, self._new_answer(submit.stop), came)
         self._arrivals += 1
         self._out.counts["submitted"] += 1
         try:

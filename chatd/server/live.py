@@ -83,13 +83,13 @@ class _Watch:
         self._now = now
         self._on_gap = on_gap
         self._opened = now()
-        self._admitted: float | None = None
+        self._queue_s: float | None = None
         self._first: float | None = None
         self._first_generated = 0
         self._last = 0.0
 
-    def admitted(self) -> None:
-        self._admitted = self._now()
+    def admitted(self, queue_s: float) -> None:
+        self._queue_s = queue_s
 
     def token(self, generated: int) -> None:
         now = self._now()
@@ -104,7 +104,7 @@ class _Watch:
         now, later = self._now(), generated - self._first_generated
         tpot_ms = (now - self._first) * 1000 / later if self._first is not None and later > 0 else None
         return Timings(
-            queue_ms=self._since_opened(self._admitted),
+            queue_ms=None if self._queue_s is None else 1000 * self._queue_s,
             ttft_ms=self._since_opened(self._first),
             tpot_ms=tpot_ms,
             tokens_per_s=1000 / tpot_ms if tpot_ms else None,
@@ -255,7 +255,7 @@ class LiveResponse:
 
     def _admit(self, update: Prefill) -> None:
         self.admitted = True
-        self._watch.admitted()
+        self._watch.admitted(update.queue_s)
         buckets = (update.prompt_tokens, update.gpu_hit, update.disk_hit, update.computed)
         xray = explain(self._facts, update, self._predicted)
         self._fresh.admitted = AdmittedRow(

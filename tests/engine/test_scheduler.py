@@ -1,13 +1,14 @@
 """The scheduler over the checksum engine: a wrong page anywhere changes the tokens."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from chatd.engine.messages import FinishReason, Prefill, Progress, Queued
 from chatd.engine.plan import StepRow
 from chatd.errors import EngineFailure
-from tests.support.engines import END, ScriptRunner, request, toy_scheduler
+from tests.support.engines import END, ChecksumRunner, ScriptRunner, request, toy_scheduler
 from tests.support.lab import Lab, counted, prompt, reference
 
 
@@ -90,6 +91,22 @@ def test_b3_stop_before_first_token() -> None:
     assert [u for u in waiting.updates if isinstance(u, Queued)] == [Queued(waiting.done.rid, 1)]
 
 
+def test_time_in_the_queue_is_counted_until_it_is_left_for_the_first_time() -> None:
+    scheduler = toy_scheduler(max_running=1)
+    runner = ChecksumRunner(scheduler.cache.total_pages, scheduler.cache.page_size)
+
+    def step(now: float) -> list[float]:
+        plan = scheduler.schedule(now)
+        out = scheduler.commit(plan, runner.launch(plan).wait())
+        return [update.queue_s for update in out.updates if isinstance(update, Prefill)]
+
+    scheduler.submit(request("one", prompt(1, 100), 2), 10.0)
+    assert step(11.5) == [1.5]
+    scheduler.submit(request("two", prompt(2, 100), 2), 12.0)
+    assert [step(13.0), step(14.0)] == [[], []], "the first has three steps: two chunks, one more token"
+    assert step(20.0) == [8.0]
+
+
 def test_d1_too_big_for_the_pool() -> None:
     lab = Lab(toy_scheduler(8, 16))
     other = lab.submit(request("other", prompt(1, 40), 8))
@@ -145,7 +162,7 @@ def test_q3_preemption_never_rebills() -> None:
     outcomes = list(lab.outcomes.values())
     assert any(outcome.done.preemptions for outcome in outcomes)
     for outcome in outcomes:
-        assert outcome.prefill == Prefill(outcome.done.rid, 100, 0, 0, 100)
+        assert replace(outcome.prefilled, queue_s=0.0) == Prefill(outcome.done.rid, 100, 0, 0, 100)
     counters = lab.last.counters
     assert counters.prompt_tokens == counters.computed == 400
     assert counters.generated == sum(outcome.done.generated for outcome in outcomes)

@@ -74,6 +74,7 @@ class HandEngine:
         self.tier = TierNote()
         """Of the requests that are admitted from now on, as their ``hits`` (from memory, from disk)."""
         self.hits = (0, 0)
+        self.queue_s = 0.0
         self._post = post
         self._counters = EngineCounters()
         self._said: dict[Rid, list[Piece]] = {}
@@ -133,7 +134,7 @@ class HandEngine:
             disk_hit=counters.disk_hit + disk_hit,
             computed=counters.computed + computed,
         )
-        return [Prefill(rid, prompt_len, gpu_hit, disk_hit, computed, self.tier)]
+        return [Prefill(rid, prompt_len, gpu_hit, disk_hit, computed, self.tier, self.queue_s)]
 
     def _step(self, updates: Sequence[Update], generated: int = 0) -> None:
         self._counters = replace(self._counters, generated=self._counters.generated + generated)
