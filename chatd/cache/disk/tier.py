@@ -1,5 +1,6 @@
 """The disk tier as the engine and the commands see it."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -79,17 +80,17 @@ class DiskTier:
             )
         files = files or Files()
         lock = FolderLock(folder)
-        try:
-            store = _open_store(folder, fingerprint, block_bytes, quota_bytes, files, clock)
-        except OSError as error:
-            lock.release()
-            raise SetupError(
-                f"The folder of the disk tier cannot be read: {error.strerror}: {error.filename or folder}. "
-                "Mend that, or turn the tier off with --disk off."
-            ) from None
-        except BaseException:
-            lock.release()
-            raise
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(lock.release)
+            try:
+                store = _open_store(folder, fingerprint, block_bytes, quota_bytes, files, clock)
+            except OSError as error:
+                where = error.filename or folder
+                raise SetupError(
+                    f"The folder of the disk tier cannot be read: {error.strerror}: {where}. "
+                    "Mend that, or turn the tier off with --disk off."
+                ) from None
+            on_failure.pop_all()
         tier = cls(store, files, lock, timer)
         if ttl_s is not None:
             tier.set_ttl(None, ttl_s)

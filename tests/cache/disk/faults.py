@@ -61,7 +61,7 @@ class FaultyFiles(QuickFiles):
     def write(self, fd: int, data: Bytes, at: int) -> None:
         try:
             self._before("write")
-        except BaseException:
+        except (OSError, Crash):
             if self.in_middle:
                 super().write(fd, memoryview(data)[: len(data) // 2], at)
             raise
