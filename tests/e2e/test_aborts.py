@@ -23,6 +23,7 @@ from tests.support.chat_lab import toy_template
 from tests.support.engines import request, toy_tokenizer
 from tests.support.lab import reference
 from tests.support.live_server import Client
+from tests.support.patience import NOISE_S
 
 BY_SOCKET = ("cancel", "close", "reset")
 MOMENTS = ("asked", "created", "queued", "prefill", "first", "middle", "end")
@@ -107,7 +108,7 @@ async def test_b1_abort_anywhere(data_dir: Path, count: int, seed: int) -> None:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(AT_ONCE):
                 tasks.create_task(worker())
-        await until_at_rest(server, GRACE_S + 1)
+        await until_at_rest(server, GRACE_S + 1 + NOISE_S)
         counters = (await engine_of(server))["counters"]
         assert counters["submitted"] == counters["finished"]
         assert len(aborts.seen) >= min(30, count // 4)

@@ -44,7 +44,7 @@ async def test_a_day_in_the_life(data_dir: Path, model_path: Path) -> None:
         u1 = await control_strings_are_text(server, model_path)
         await odd_sampling(server)
         await asyncio.gather(*(abort(server, draw) for _ in range(12)))
-        await until_at_rest(server, 5)
+        await until_at_rest(server, 20)
         await verify(data_dir)
         shown, created = await killed_in_mid_stream(server)
     await stored_ids(data_dir, model_path, u1)

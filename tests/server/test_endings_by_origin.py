@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from chatd.cache.disk.tier import DiskTier
+from chatd.engine.plan import StepPlan
 from chatd.engine.stream import Delta, Ended, PrefillEvent
 from chatd.ids import Rid
 from chatd.server.commands import Started
@@ -70,9 +71,14 @@ class Case:
         return started
 
     async def finish(self, started: Started, gate: Gate) -> ResponseRecord:
-        """At a pace at which a cancel comes in time."""
-        pace_s = 0.002 if self.ending == "cancelled" else 0
-        self.lab.runner.before_step = lambda plan: time.sleep(pace_s)
+        """At a pace at which a cancel comes in time, however busy the machine is."""
+        rid = Rid(started.response_id)
+
+        def pace(plan: StepPlan) -> None:
+            if any(row.rid == rid and len(row.ids) - row.prompt_len > FAILS_AT for row in plan.rows):
+                time.sleep(0.02)
+
+        self.lab.runner.before_step = pace if self.ending == "cancelled" else lambda plan: None
         gate.open()
         return await self._read(started)
 

@@ -79,7 +79,7 @@ async def test_rows_add_up_to_the_counters_in_every_transaction(watched: ChatLab
 
 async def test_stored_before_seen(data_dir: Path) -> None:
     async with chat_lab(data_dir) as lab:
-        lab.runner.before_step = lambda plan: time.sleep(0.0005)
+        lab.runner.before_step = lambda plan: time.sleep(0.002)
         started = await lab.create("hi", params={**GREEDY, "max_tokens": 300})
         stream = await lab.service.subscribe(ME, started.response_id)
         seen = 0
@@ -99,18 +99,18 @@ async def next_delta(stream: ResponseStream) -> Delta:
 
 
 async def test_the_first_piece_comes_at_once_the_others_in_bundles(data_dir: Path) -> None:
-    pace = FlushPace(interval_s=0.3, tokens=32)
+    pace = FlushPace(interval_s=1.0, tokens=32)
     async with chat_lab(data_dir, by_hand=True, settings=ServiceSettings(pace=pace)) as lab:
         started = await lab.create("hi", params=GREEDY)
         stream, rid = await lab.service.subscribe(ME, started.response_id), Rid(started.response_id)
         began = time.monotonic()
         lab.hand.say(rid, "a")
         assert await next_delta(stream) == Delta(1, 1, "a")
-        assert time.monotonic() - began < 0.25
+        assert time.monotonic() - began < 0.9
         lab.hand.say(rid, "b")
         lab.hand.say(rid, "c", "d")
         assert await next_delta(stream) == Delta(2, 4, "bcd")
-        assert time.monotonic() - began >= 0.3
+        assert time.monotonic() - began >= 1.0
 
 
 async def test_many_tokens_and_endings_do_not_wait_for_the_interval(data_dir: Path) -> None:

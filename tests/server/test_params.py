@@ -155,16 +155,20 @@ def test_unknown_names(name: str) -> None:
     ],
 )
 def test_m3_unbounded_lists_are_cheap_to_refuse(name: str, value: object) -> None:
-    tracemalloc.start()
-    try:
+    def spent() -> float:
         began = time.thread_time()
         refused(name, value)
-        spent = time.thread_time() - began
+        return time.thread_time() - began
+
+    tracemalloc.start()
+    try:
+        refused(name, value)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert spent <= 0.05
     assert peak <= 1_000_000
+    # The best of three: a collection of what other tests left may fall into any of them.
+    assert min(spent() for _ in range(3)) <= 0.05
 
 
 JSON = st.recursive(
