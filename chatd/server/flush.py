@@ -9,6 +9,8 @@ Laws:
   ``tokens`` tokens of one response; else ``interval_s`` after the last one.
 - Each flush takes all that every step up to now has brought, and the counters of the last of these
   steps, so that in each transaction the rows sum up to the counters.
+- What was delivered, or arrived, goes with the next flush that has something to show. With a flush of its own
+  for it, half of all flushes had nothing else; so it has one only if nothing came for `DELIVERED_S`.
 - A store that fails loses nothing: the same batch is tried until it is in, what comes meanwhile waits
   its turn, the streams pause, and `healthy` is False so that no new work is taken on.
 """
@@ -30,6 +32,8 @@ from chatd.store.store import Store
 
 log = logging.getLogger(__name__)
 
+DELIVERED_S = 0.25
+"""The longest that what was delivered, or arrived, waits to be stored."""
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 2.0
 STOP_TRIES, STOP_RETRY_S = 5, 0.2
 """How often, and how soon, a failing store is tried again while the server stops."""
@@ -80,6 +84,8 @@ class Flusher:
         self._ended = ended
         self._changed: dict[ResponseId, LiveResponse] = {}
         self._delivered: dict[ResponseId, int] = {}
+        self._acknowledged: dict[ResponseId, int] = {}
+        self._delivered_timer: asyncio.TimerHandle | None = None
         self._due = asyncio.Event()
         self._urgent = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -92,9 +98,21 @@ class Flusher:
             self._urgent.set()
 
     def delivered(self, response_id: ResponseId, tokens: int) -> None:
-        """``tokens`` of a response have gone out to a reader. Stored with the next tick."""
+        """``tokens`` of a response have gone out to a reader. Stored within `DELIVERED_S`."""
         self._delivered[response_id] = tokens
-        self._due.set()
+        self._tell_soon()
+
+    def acknowledged(self, response_id: ResponseId, tokens: int) -> None:
+        """A reader has said that it has ``tokens`` of a response. Stored within `DELIVERED_S`."""
+        self._acknowledged[response_id] = tokens
+        self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        if self._stopping.is_set():
+            self._due.set()
+        elif self._delivered_timer is None:
+            loop = asyncio.get_running_loop()
+            self._delivered_timer = loop.call_later(DELIVERED_S, self._due.set)
 
     def stop(self) -> None:
         """Let `run` return once nothing is left to store."""
@@ -107,18 +125,29 @@ class Flusher:
 
         Raises `StoreLost` if the store still fails when it has to stop.
         """
-        while not self._stopping.is_set() or self._changed or self._delivered:
-            await self._due.wait()
-            await self._tick(run_id)
+        try:
+            while not self._stopping.is_set() or self._changed or self._delivered or self._acknowledged:
+                await self._due.wait()
+                await self._tick(run_id)
+        finally:
+            self._disarm()
+
+    def _disarm(self) -> None:
+        if self._delivered_timer is not None:
+            self._delivered_timer.cancel()
+            self._delivered_timer = None
 
     async def _tick(self, run_id: RunId) -> None:
+        self._disarm()
         self._due.clear()
         self._urgent.clear()
         news = [live.take() for live in self._changed.values()]
         self._changed.clear()
         batch = self._batch(run_id, news)
         self._delivered.clear()
-        if any((batch.admitted, batch.pieces, batch.running, batch.delivered, batch.ended)):
+        self._acknowledged.clear()
+        told = batch.delivered or batch.acknowledged
+        if any((batch.admitted, batch.pieces, batch.running, batch.ended, told)):
             await self._insist(lambda: self._store.flush(batch))
         for item in news:
             item.live.publish(item)
@@ -141,6 +170,7 @@ class Flusher:
             pieces=tuple(item.pieces for item in news if item.pieces is not None),
             running=tuple(item.running for item in news if item.running is not None),
             delivered=tuple(DeliveredRow(*item) for item in self._delivered.items()),
+            acknowledged=tuple(DeliveredRow(*item) for item in self._acknowledged.items()),
             ended=tuple(item.ended for item in news if item.ended is not None),
         )
 

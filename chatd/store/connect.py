@@ -4,6 +4,7 @@ Transactions are begun by us, never by the driver: without ``isolation_level = N
 them late and deferred, and 39 of 40 concurrent read-then-write transactions lost their update.
 """
 
+import sqlite3
 from pathlib import Path
 from typing import Literal
 
@@ -58,3 +59,10 @@ def make_engine(
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", began)
     return engine
+
+
+def driver_of(connection: Connection) -> sqlite3.Connection:
+    """What ``connection`` is made of, in the middle of its transaction."""
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver

@@ -11,6 +11,7 @@ seconds. It also makes cancellation simple: nothing that is awaited lies inside 
 """
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -153,8 +154,10 @@ def _tell(outcomes: list[_Outcome]) -> None:
 
 
 def _as_failure(error: Exception) -> Exception:
-    if not isinstance(error, DBAPIError):
+    """``error`` came through SQLAlchemy, or straight from the driver."""
+    if not isinstance(error, DBAPIError | sqlite3.Error):
         return error
-    failure = StoreFailure(f"the database could not be written: {error.orig}")
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    failure = StoreFailure(f"the database could not be written: {cause}")
     failure.__cause__ = error
     return failure

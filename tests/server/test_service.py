@@ -24,10 +24,12 @@ from chatd.errors import (
     PromptTooLarge,
 )
 from chatd.ids import ConversationId, MessageId, Namespace, ResponseId
+from chatd.server import flush
 from chatd.server.service import ChatTurn, CreateCommand, ServiceSettings, Started
 from chatd.store.prices import PriceBook
 from chatd.store.records import (
     ROOT_KEY,
+    FlushBatch,
     MessageStatus,
     NewMessage,
     NewResponse,
@@ -107,9 +109,29 @@ async def test_events_come_in_order_and_prefill_ends_whole(lab: ChatLab) -> None
 async def test_delivered_is_what_a_reader_took(parrot: ChatLab) -> None:
     answer = await parrot.ask()
     delivered = 0
-    while delivered < answer.record.output_tokens:  # stored with the next tick
+    while delivered < answer.record.output_tokens:  # stored in a moment
         delivered = (await parrot.record(answer.record.id)).delivered
     assert delivered == answer.record.output_tokens
+
+
+async def test_what_was_delivered_has_no_flush_of_its_own(
+    lab: ChatLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece comes later than the tick that would have stored that the one before was taken."""
+    monkeypatch.setattr(flush, "DELIVERED_S", 60.0)
+    flushed: list[FlushBatch] = []
+    store_flush = Store.flush
+
+    async def noted(store: Store, batch: FlushBatch) -> None:
+        flushed.append(batch)
+        await store_flush(store, batch)
+
+    monkeypatch.setattr(Store, "flush", noted)
+    lab.runner.before_step = lambda plan: time.sleep(0.05)
+    answer = await lab.ask(**params(max_tokens=8, ignore_eos=True))
+    assert answer.record.output_tokens == 8
+    assert [batch for batch in flushed if not (batch.admitted or batch.pieces or batch.ended)] == []
+    assert any(batch.delivered for batch in flushed)
 
 
 async def test_a_seed_is_drawn_and_kept(lab: ChatLab) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, func, select, text
 from chatd.errors import Conflict
 from chatd.ids import ResponseId
 from chatd.store import log_keeper
+from chatd.store.connect import driver_of
 from chatd.store.schema import conversations, messages, responses
 from chatd.store.store import DATABASE_NAME, Store, StoreFailure
 from tests.store.scribe import NS, Scribe, asked, opened, said
@@ -220,6 +221,19 @@ async def test_a_full_disk_fails_the_batch_and_serves_again(data_dir: Path) -> N
         await store.flush(batch)
         assert len(await store.pieces_after(ResponseId("r1"), 0)) == 1
         assert (await store.verify()).ok
+
+
+async def test_an_error_of_the_driver_itself_is_the_databases(data_dir: Path) -> None:
+    """A flush goes to the driver past SQLAlchemy; who waits for it must not learn of another kind of error."""
+
+    def wrong(conn: Connection) -> None:
+        driver_of(conn).execute("INSERT INTO engine_runs (id) VALUES (1)")
+
+    async with opened(data_dir) as store:
+        with pytest.raises(StoreFailure, match="could not be written: NOT NULL"):
+            await store._write(wrong)
+        await store._write(insert("after"))
+        assert await titles(store) == {"after"}
 
 
 async def test_another_process_that_holds_the_lock_is_waited_for(data_dir: Path) -> None:
