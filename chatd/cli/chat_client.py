@@ -5,10 +5,13 @@
        +------------ connection lost, or the server says "later" -----------+
 
 The idempotency key makes it safe to send a create again whose answer was never heard; ``seq`` makes
-every piece of text arrive once. A server that answers "not ready" is there: it is waited for without limit.
+every piece of text arrive once; what has arrived is acknowledged about once a second. A server that answers
+"not ready" is there: it is waited for without limit.
 """
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -26,6 +29,7 @@ from chatd.server.protocol import (
     CloseCode,
     ConversationWarm,
     Error,
+    ResponseAck,
     ResponseCancel,
     ResponseCreate,
     ResponseCreated,
@@ -44,6 +48,8 @@ MOST_TRIES = 12
 """Failed tries in a row, about 40 s of pauses, before giving up."""
 READY_PAUSE_S = 0.5
 """Between two looks at a server that is not ready yet."""
+ACK_S = 1.0
+"""Between two acknowledgements of what has arrived; the ending has one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +161,13 @@ class AnswerClient:
         server: ServerAddress,
         create: ResponseCreate,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server = server
         self._create = create
         self._sleep = sleep
+        self._clock = clock
+        self._acknowledged_at = clock()
         self._response_id = ""
         self._seq = 0
         self._tries = 0
@@ -211,12 +220,22 @@ class AnswerClient:
                 if event is None or not self._is_new(event):
                     continue
                 heard(event)
+                await self._acknowledge(socket, event)
                 if isinstance(event, AnyEnding):
                     return event
             raise _Later("the connection was closed")
         finally:
             canceller.cancel()
             await asyncio.gather(canceller, return_exceptions=True)
+
+    async def _acknowledge(self, socket: ClientConnection, event: ServerEvent) -> None:
+        """Say what has arrived: at the end, and now and then before. A lost connection shows elsewhere."""
+        now = self._clock()
+        is_due = isinstance(event, ResponseDelta) and now - self._acknowledged_at >= ACK_S
+        if is_due or isinstance(event, AnyEnding):
+            self._acknowledged_at = now
+            with contextlib.suppress(ConnectionClosed):
+                await socket.send(encode(ResponseAck(self._response_id, self._seq)), text=True)
 
     def _opening(self) -> ClientEvent:
         return ResponseSubscribe(self._response_id, self._seq) if self._response_id else self._create

@@ -131,6 +131,13 @@ class Hub:
         stream.put(Ended(record, record.last_seq))
         return stream
 
+    def acknowledged(self, live: LiveResponse, seq: int) -> None:
+        """A reader has what was published up to piece ``seq``."""
+        count = live.tokens_at(min(seq, live.published_seq))
+        if count > live.acknowledged:
+            live.acknowledged = count
+            self._flusher.acknowledged(live.id, count)
+
     def await_reader(self, live: LiveResponse) -> None:
         """It just began: give its first reader time to come."""
         if not live.streams:

@@ -150,6 +150,7 @@ class LiveResponse:
         self.streams: set[ResponseStream] = set()
         self.published_seq = 0
         self.delivered = 0
+        self.acknowledged = 0
         self.admitted = False
         self.cancelled = False
         """A cancel was asked for (it may come before the engine has heard of the request)."""

@@ -131,6 +131,14 @@ class ResponseSubscribe(ClientFrame, frozen=True, tag="response.subscribe"):
     after_seq: Seq
 
 
+class ResponseAck(ClientFrame, frozen=True, tag="response.ack"):
+    """The text up to piece ``seq`` has arrived. Not answered; the ledger keeps it beside what was sent, and
+    nothing depends on it. About once a second is enough, and once after the ending."""
+
+    response_id: Id
+    seq: Seq
+
+
 class Ping(ClientFrame, frozen=True, tag="ping"):
     """Answered with `pong`, whatever else goes on."""
 
@@ -140,6 +148,7 @@ ClientEvent = (
     | ResponseCreate
     | ResponseCancel
     | ResponseSubscribe
+    | ResponseAck
     | CacheEstimate
     | ConversationWarm
     | Ping

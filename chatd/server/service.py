@@ -241,6 +241,17 @@ class ChatService:
         if live is not None:
             self._hub.cancel(live)
 
+    def acknowledge(self, ns: Namespace, response_id: ResponseId, seq: int, tokens: int | None) -> None:
+        """A reader has its text up to piece ``seq``; all ``tokens`` of a response that has ended.
+
+        What is told of another's response, or of a part of one that has ended, is let go.
+        """
+        live = self._hub.find(ns, response_id)
+        if live is not None:
+            self._hub.acknowledged(live, seq)
+        elif tokens is not None:
+            self._flusher.acknowledged(response_id, tokens)
+
     def end_answers(self, key_id: str) -> None:
         """End those that were asked with this key, soon. What was generated is kept, and billed."""
         for live in self._hub.open_responses():

@@ -14,6 +14,7 @@ The law. For each response on this connection:
   ending comes only after the last piece. No piece is sent twice. A delta that would break this is
   not sent: the session listens anew from its own cursor, for the store has every piece.
 - A response is listened to once per connection, however often its creation is repeated.
+- ``response.ack`` has none. It counts for what this connection was sent, and for nothing else.
 - ``cache.estimate`` has one answer, `cache.estimated` or an error; ``conversation.warm`` only an error.
 
 Obligations of the caller. Feed everything in the order it happens; carry out the effects in the
@@ -69,7 +70,19 @@ class WarmUp:
     conversation_id: str
 
 
-Effect = Send | Start | Listen | Cancel | Estimate | WarmUp
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """The client has the text up to piece ``seq``; all ``tokens`` of a response that has ended."""
+
+    response_id: str
+    seq: int
+    tokens: int | None = None
+
+
+Effect = Send | Start | Listen | Cancel | Estimate | WarmUp | Acknowledge
+
+MAX_ENDED = 64
+"""Of how many responses whose ending was sent last an acknowledgement is still taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +114,7 @@ class Session:
         self._tickets = 0
         self._pending: dict[int, wire.ResponseCreate] = {}
         self._listening: dict[str, _Listening] = {}
+        self._ended: dict[str, wire.AnyEnding] = {}  # of what was sent to its end, the last ones
         self._updates: dict[str, wire.ConversationUpdated] = {}  # wait for an ending to go first
 
     @property
@@ -158,6 +172,8 @@ class Session:
                 return self._subscribe(event)
             case wire.ResponseCancel():
                 return self._cancel(event)
+            case wire.ResponseAck():
+                return self._acknowledge(event)
             case wire.CacheEstimate():
                 return self._estimate(event)
             case wire.ConversationWarm():
@@ -195,6 +211,16 @@ class Session:
         if self._model is None:
             return [Send(wire.error_event(_loading(), response_id=request.response_id))]
         return [Cancel(request.response_id)]
+
+    def _acknowledge(self, ack: wire.ResponseAck) -> list[Effect]:
+        """Clients say more than they were sent only by mistake. Part of what has ended is let go: the whole
+        comes as well, unless the client is gone."""
+        if (listening := self._listening.get(ack.response_id)) is not None:
+            return [Acknowledge(ack.response_id, min(ack.seq, listening.cursor))]
+        ending = self._ended.get(ack.response_id)
+        if ending is None or ack.seq < ending.last_seq:
+            return []
+        return [Acknowledge(ack.response_id, ending.last_seq, ending.usage.output_tokens)]
 
     def _estimate(self, request: wire.CacheEstimate) -> list[Effect]:
         if (why := self._why_not(is_new=True)) is not None:
@@ -291,6 +317,9 @@ class Session:
         if listening.cursor < ending.last_seq:
             return self._listen_anew(ending.response_id, listening)
         del self._listening[ending.response_id]
+        self._ended[ending.response_id] = ending
+        if len(self._ended) > MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
         return [Send(ending), *self._release()]
 
     def _listen_anew(self, response_id: str, listening: _Listening) -> list[Effect]:

@@ -195,7 +195,11 @@ class ConversationFull(Struct, frozen=True):
 
 
 class ResponseFull(Struct, frozen=True):
-    """One response by itself. ``text`` is not here: it is its message's, and its stream's."""
+    """One response by itself. ``text`` is not here: it is its message's, and its stream's.
+
+    Of its output tokens ``sent_tokens`` went out to a reader, and ``acknowledged_tokens`` arrived, as far as
+    a client has said so over the WebSocket.
+    """
 
     response_id: str
     conversation_id: str
@@ -206,6 +210,8 @@ class ResponseFull(Struct, frozen=True):
     finish_reason: str | None
     last_seq: int
     usage: wire.Usage
+    sent_tokens: int
+    acknowledged_tokens: int
     timings: wire.Timings
     cost: wire.Cost
     xray: wire.Xray | None
@@ -293,6 +299,8 @@ def response_of(record: ResponseRecord) -> ResponseFull:
         finish_reason=record.finish_reason,
         last_seq=record.last_seq,
         usage=usage_of(record),
+        sent_tokens=record.delivered,
+        acknowledged_tokens=record.acknowledged,
         timings=timings_of(record),
         cost=cost_of(record),
         xray=xray_of(record),

@@ -25,6 +25,7 @@ from chatd.server.allowance import Allowance
 from chatd.server.commands import command_of
 from chatd.server.estimates import estimated_of
 from chatd.server.session import (
+    Acknowledge,
     Cancel,
     Effect,
     Estimate,
@@ -254,6 +255,8 @@ class Pump:
                     self._tasks.start_soon(self._cancel, ResponseId(response_id))
                 case Estimate(request):
                     self._tasks.start_soon(self._estimate, request)
+                case Acknowledge(response_id, seq, tokens):
+                    self._service().acknowledge(self.visitor.namespace, ResponseId(response_id), seq, tokens)
                 case WarmUp(conversation_id):
                     if self._warming.take(self._state.clock()):
                         self._tasks.start_soon(self._warm, ConversationId(conversation_id))

@@ -78,6 +78,26 @@ async def test_o1_a_cut_connection_is_resumed_after_the_last_piece(cut_after: in
     assert len([event for event in heard if isinstance(event, Waiting)]) == 1
 
 
+async def test_what_has_arrived_is_acknowledged_once_a_second_and_at_the_end() -> None:
+    now = 100.0
+
+    async def slow(peer: Peer) -> None:
+        await peer.take()
+        await peer.say(created("key-1"), delta(1, "Hel"), delta(2, "lo"))
+        await peer.take()
+        await peer.say(delta(3, "!"), ending())
+        await peer.take()
+
+    def heard(event: Heard) -> None:
+        nonlocal now
+        now += 0.6
+
+    async with ScriptedServer(slow) as server:
+        await AnswerClient(at(server.url), CREATE, clock=lambda: now).run(heard)
+    acknowledged = [frame for frame in server.received if frame["type"] == "response.ack"]
+    assert acknowledged == [{"type": "response.ack", "response_id": "r1", "seq": seq} for seq in (1, 3)]
+
+
 async def test_pieces_that_come_twice_are_heard_once() -> None:
     async def repeats(peer: Peer) -> None:
         await peer.take()

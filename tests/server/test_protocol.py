@@ -217,6 +217,7 @@ CLIENT_EVENTS = st.one_of(
     st.builds(wire.Ping),
     st.builds(wire.ResponseCancel, st.text(min_size=1, max_size=128)),
     st.builds(wire.ResponseSubscribe, st.text(min_size=1, max_size=128), st.integers(0, 2**53 - 1)),
+    st.builds(wire.ResponseAck, st.text(min_size=1, max_size=128), st.integers(0, 2**53 - 1)),
     st.builds(
         wire.ResponseCreate,
         st.text(min_size=1, max_size=200),

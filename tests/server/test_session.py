@@ -11,6 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from chatd.errors import Conflict, NotFound
 from chatd.server import protocol as wire
 from chatd.server.session import (
+    MAX_ENDED,
+    Acknowledge,
     Cancel,
     Effect,
     Estimate,
@@ -507,3 +509,26 @@ def test_progress_of_a_restore_is_passed_on() -> None:
     event = wire.ResponseRestoring("r", 64, 128)
     assert session.status(event) == [Send(event)]
     assert session.status(wire.ResponseRestoring("other", 64, 128)) == []
+
+
+def test_an_acknowledgement_counts_for_what_was_sent_here() -> None:
+    session = ready()
+    start(session, "r")
+    session.delta(wire.ResponseDelta("r", 1, 4, "four"))
+    assert session.frame(frame(wire.ResponseAck("r", 3))) == [Acknowledge("r", 3)]
+    assert session.frame(frame(wire.ResponseAck("r", 9))) == [Acknowledge("r", 4)], "never more than was sent"
+    assert session.frame(frame(wire.ResponseAck("of another", 3))) == []
+    session.ended(ending("r", 4))
+    assert session.frame(frame(wire.ResponseAck("r", 3))) == [], "the whole comes as well"
+    assert session.frame(frame(wire.ResponseAck("r", 4))) == [Acknowledge("r", 4, USAGE.output_tokens)]
+    assert not session.busy
+
+
+def test_only_the_last_endings_are_kept_for_acknowledgements() -> None:
+    session = ready()
+    ids = [f"r{number}" for number in range(MAX_ENDED + 1)]
+    for rid in ids:
+        start(session, rid)
+        session.ended(ending(rid, 0))
+    assert session.frame(frame(wire.ResponseAck(ids[0], 0))) == []
+    assert session.frame(frame(wire.ResponseAck(ids[1], 0))) == [Acknowledge(ids[1], 0, USAGE.output_tokens)]

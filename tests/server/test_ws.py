@@ -11,6 +11,7 @@ import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
@@ -160,6 +161,43 @@ async def test_what_the_transport_refuses(data_dir: Path) -> None:
                     await raw.recv()
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == code
+
+
+async def test_what_a_client_has_is_kept_apart_from_what_was_sent(data_dir: Path) -> None:
+    async with live_lab(data_dir) as (server, lab), server.client() as client, server.client() as other:
+        created = await client.start()
+        rid = Rid(created.response_id)
+
+        async def counts() -> tuple[int, int, int]:
+            record = await lab.record(ResponseId(rid))
+            return record.output_tokens, record.delivered, record.acknowledged
+
+        async def become(*wanted: int) -> None:
+            while await counts() != wanted:  # noqa: ASYNC110 - a row in a file has no event
+                await asyncio.sleep(0)
+
+        lab.hand.say(rid, "a", "b", "c")
+        await client.until(wire.ResponseDelta)
+        await become(3, 3, 0)
+        await client.send(wire.ResponseAck(rid, 2))
+        await become(3, 3, 2)
+        await client.send(wire.ResponseAck(rid, 1))
+        await client.send(wire.ResponseAck("nothing", 1))
+        await other.send(wire.ResponseAck(rid, 3))
+        for one in (client, other):
+            await one.send(wire.Ping())
+            assert await one.receive() == wire.Pong(), "an acknowledgement has no answer"
+        lab.hand.say(rid, "d")
+        await client.until(wire.ResponseDelta)
+        await become(4, 4, 2)
+        lab.hand.finish(rid)
+        ending = await client.ending(rid)
+        await client.send(wire.ResponseAck(rid, ending.last_seq))
+        await become(4, 4, 4)
+        async with httpx.AsyncClient(base_url=server.url, trust_env=False) as http:
+            body = (await http.get(f"/api/v1/responses/{rid}")).json()
+        assert (body["usage"]["output_tokens"], body["sent_tokens"], body["acknowledged_tokens"]) == (4, 4, 4)
+        await lab.check()
 
 
 async def test_cancel(data_dir: Path) -> None:

@@ -133,6 +133,10 @@ async def test_an_acknowledgement_alone_is_a_batch(data_dir: Path) -> None:
         empty: FlushBatch = scribe.batch()
         await store.flush(replace(empty, acknowledged=(DeliveredRow(begun.response.id, 2),)))
         assert (await store.response(NS, begun.response.id)).acknowledged == 2
+        with closing(sqlite3.connect(data_dir / DATABASE_NAME)) as connection:
+            for view in ("v_session_cost", "v_daily_cost"):
+                query = f"SELECT output_tokens, sent_tokens, acknowledged_tokens FROM {view}"
+                assert connection.execute(query).fetchall() == [(3, 3, 2)]
 
 
 GROWN = {

@@ -9,7 +9,12 @@ export interface Live {
   readonly conversation: Conversation;
   readonly message: Message;
   answer: Answer;
+  /** When the server was last told how much is here, in ms. */
+  acknowledgedAt?: number;
 }
+
+/** Between two acknowledgements of one answer; its end has one of its own. */
+const ACKNOWLEDGE_MS = 1000;
 
 export interface AnswerHooks {
   /** False if it could not be sent: the next connection resumes everything anyway. */
@@ -27,7 +32,10 @@ export class Answers {
 
   readonly #live = new Map<string, Live>();
   readonly #painter = new Painter<Live>(browserFrame, (dirty) => {
-    for (const { message, answer } of dirty) message.paint(answer);
+    for (const live of dirty) {
+      live.message.paint(live.answer);
+      this.#acknowledge(live);
+    }
   });
 
   constructor(private readonly hooks: AnswerHooks) {}
@@ -81,6 +89,15 @@ export class Answers {
     live.message.retract();
     this.#forget(responseId);
     return live;
+  }
+
+  /** Tells the server what was painted, which its ledger keeps beside what was sent. */
+  #acknowledge(live: Live): void {
+    const now = Date.now();
+    const { responseId, seq, phase } = live.answer;
+    if (phase !== "ended" && (seq === 0 || now - (live.acknowledgedAt ?? 0) < ACKNOWLEDGE_MS)) return;
+    live.acknowledgedAt = now;
+    this.hooks.send({ type: "response.ack", response_id: responseId, seq });
   }
 
   #forget(responseId: string): void {

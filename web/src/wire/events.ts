@@ -110,6 +110,7 @@ export type ClientEvent =
   | { type: "conversation.warm"; conversation_id: string }
   | { type: "response.cancel"; response_id: string }
   | { type: "response.subscribe"; response_id: string; after_seq: number }
+  | { type: "response.ack"; response_id: string; seq: number }
   | { type: "ping" };
 
 export interface SessionCreated {
