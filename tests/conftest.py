@@ -4,6 +4,7 @@ A coroutine test has 20 s, and none may keep the event loop from turning.
 """
 
 import asyncio
+import fcntl
 import gc
 import inspect
 import os
@@ -28,6 +29,10 @@ settings.load_profile("chatd")
 # for them.
 os.environ.setdefault("CHATD_KERNELS", "reference")
 os.environ.setdefault("CHATD_WEIGHTS", "bf16")
+
+# Two workers, each with servers of its own: threads that wait for one another would make both slower.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -74,11 +79,13 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def model_path() -> Path:
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SmolLM2-135M-Instruct as a GGUF file: `CHATD_TEST_MODEL`, or the user's cache (fetched once)."""
     given = os.environ.get("CHATD_TEST_MODEL")
     if given:
         return Path(given)
     from chatd.model.fetch import default_model
 
-    return default_model()
+    with (tmp_path_factory.getbasetemp().parent / "fetching").open("w") as fetching:
+        fcntl.flock(fetching, fcntl.LOCK_EX)  # the other worker's fetch is this one's too
+        return default_model()

@@ -11,11 +11,10 @@ from tests.e2e.frames import CONTINUATION, RSV1, frame, opened
 from tests.e2e.processes import (
     ToyProcess,
     client_of,
-    engine_of,
     get,
-    is_at_rest,
     raw_socket,
     resident_bytes,
+    until_at_rest,
 )
 
 MIB = 1 << 20
@@ -150,5 +149,5 @@ async def test_e_f_text_over_the_wire(
 
 
 async def test_nothing_is_left_of_all_this(toy: ToyProcess) -> None:
-    assert is_at_rest(await engine_of(toy))
+    await until_at_rest(toy, 10)
     assert (await get(toy, "/api/v1/report/verify"))["findings"] == []

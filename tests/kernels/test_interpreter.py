@@ -14,7 +14,7 @@ TIMEOUT_S = 300
 
 def interpret(name: str, *options: str) -> None:
     """Run one file of tests; fails with its output."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(FOLDER / name)]
+    command = [sys.executable, *"-m pytest -q -n 0 -p no:cacheprovider".split(), *options, str(FOLDER / name)]
     done = subprocess.run(
         command,
         env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
