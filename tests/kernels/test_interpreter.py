@@ -10,13 +10,13 @@ import pytest
 FOLDER = Path(__file__).parent / "triton"
 FILES = sorted(path.name for path in FOLDER.glob("test_*.py"))
 TIMEOUT_S = 300
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider")
 
 
 def interpret(name: str, *options: str) -> None:
     """Run one file of tests; fails with its output."""
-    command = [sys.executable, *"-m pytest -q -n 0 -p no:cacheprovider".split(), *options, str(FOLDER / name)]
     done = subprocess.run(
-        command,
+        [*PYTEST, *options, str(FOLDER / name)],
         env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         cwd=FOLDER.parents[2],
         capture_output=True,
