@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from chatd import __version__
+from chatd.cli.bench import bench
 from chatd.cli.cache import cache
 from chatd.cli.chat import chat
 from chatd.cli.db import db
@@ -42,6 +43,7 @@ cli.add_command(db)
 cli.add_command(keys)
 cli.add_command(cache)
 cli.add_command(metrics)
+cli.add_command(bench)
 cli.add_command(doctor)
 
 

@@ -1,0 +1,106 @@
+"""A load over chatd.v1, as the page speaks it: the server keeps the history, a turn sends its text alone."""
+
+from collections.abc import Callable
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from chatd.bench.answers import Answer, Refused
+from chatd.bench.plan import SessionPlan, TurnPlan
+from chatd.bench.sockets import BROKEN, Place, ask_json, open_socket
+from chatd.bench.words import Wording
+from chatd.errors import BadFrame
+from chatd.server import protocol as wire
+
+
+class ChatdTarget:
+    """chatd over its own WebSocket, as its page uses it: the server keeps the history."""
+
+    def __init__(
+        self, place: Place, wording: Wording, new_key: Callable[[], str], clock: Callable[[], float]
+    ) -> None:
+        self._place = place
+        self.wording = wording
+        self._new_key = new_key
+        self._clock = clock
+        self._talks: list[ChatdTalk] = []
+
+    async def talk(self, session: SessionPlan) -> "ChatdTalk":
+        system = self.wording.text(session.system)
+        made = await ask_json(
+            self._place, "POST", "/api/v1/conversations", {"title": "chatd bench", "system": system}
+        )
+        socket = await open_socket(self._place)
+        talk = ChatdTalk(socket, made["id"], self.wording, self._new_key, self._clock)
+        self._talks.append(talk)
+        return talk
+
+    async def close(self) -> None:
+        """Close the sockets, and delete the conversations with their KV: they were never anybody's."""
+        talks, self._talks = self._talks, []
+        for talk in talks:
+            await talk.close()
+        for talk in talks:
+            await ask_json(self._place, "DELETE", f"/api/v1/conversations/{talk.conversation_id}")
+
+
+class ChatdTalk:
+    def __init__(
+        self,
+        socket: ClientConnection,
+        conversation_id: str,
+        wording: Wording,
+        new_key: Callable[[], str],
+        clock: Callable[[], float],
+    ) -> None:
+        self.conversation_id = conversation_id
+        self._socket = socket
+        self._wording = wording
+        self._new_key = new_key
+        self._clock = clock
+
+    async def ask(self, turn: TurnPlan, answer: Answer) -> None:
+        params = {"max_tokens": turn.output_len, "temperature": 0, "ignore_eos": True}
+        text = self._wording.message(turn.texts)
+        create = wire.ResponseCreate(
+            self._new_key(), input=text, conversation_id=self.conversation_id, params=params
+        )
+        frame = wire.encode(create)
+        answer.asked_at = self._clock()
+        try:
+            await self._socket.send(frame, text=True)
+            while not self._note(await self._socket.recv(), answer):
+                pass
+        except ConnectionClosed as error:
+            raise Refused(BROKEN, f"the connection was closed: {error}") from None
+
+    def _note(self, frame: str | bytes, answer: Answer) -> bool:
+        """Whether the answer is over."""
+        try:
+            event = wire.decode_server(frame)
+        except BadFrame:  # of a newer server
+            return False
+        match event:
+            case wire.ResponseDelta():
+                answer.arrivals.append((self._clock(), event.seq - event.from_seq + 1))
+            case wire.Error():
+                raise Refused(event.code, event.message)
+            case wire.ResponseFailed(error=wire.Failure() as failure):
+                raise Refused(failure.code, failure.message)
+            case wire.ResponseCancelled():
+                raise Refused("cancelled", "the answer was stopped")
+            case wire.ResponseCompleted() | wire.ResponseIncomplete():
+                _note_usage(answer, event)
+                return True
+        return False
+
+    async def close(self) -> None:
+        await self._socket.close()
+
+
+def _note_usage(answer: Answer, ending: wire.Ending) -> None:
+    usage, queue_ms = ending.usage, ending.timings.queue_ms
+    answer.prompt_tokens, answer.output_tokens = usage.prompt_tokens, usage.output_tokens
+    answer.gpu_hit, answer.disk_hit = usage.gpu_hit, usage.disk_hit
+    answer.reused = usage.gpu_hit + usage.disk_hit
+    answer.queue_s = None if queue_ms is None else queue_ms / 1e3

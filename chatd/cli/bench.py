@@ -1,0 +1,230 @@
+"""``chatd bench``: how fast a server is, or the engine alone, under a load of many turns."""
+
+import asyncio
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from chatd.bench.load import Load
+from chatd.cli import bench_serve
+from chatd.cli.bench_facts import date, machine, server_facts, versions
+from chatd.cli.bench_options import load_from, load_options
+from chatd.cli.bench_screen import BenchScreen
+from chatd.cli.bench_start import flags_of, temporary_server
+from chatd.cli.bench_view import (
+    describe_load,
+    describe_machine,
+    describe_model,
+    print_compared,
+    print_figures,
+    say,
+)
+from chatd.cli.connect import server_at, wait_ready
+from chatd.cli.options import common_options, setting_options, settings_from
+from chatd.cli.report_view import write_json
+from chatd.data_dir import ServerAddress
+from chatd.errors import SetupError
+
+EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+MOST_PAIRS = 100
+COMPUTING = [
+    *("model", "device", "weights", "kernels", "no_graphs", "kv_dtype", "kv_bytes", "kv_share", "page_size"),
+    *("context_length", "step_tokens", "max_running", "no_prefix_cache"),
+]
+STARTING = [*COMPUTING, "disk", "disk_bytes"]
+"""Settings of a server that is started for the benchmark."""
+
+
+@click.group()
+def bench() -> None:
+    """Measure a server, or the engine alone, under a load of conversations with many turns."""
+
+
+def out_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--out",
+        type=click.Path(dir_okay=False, writable=True, path_type=Path),
+        metavar="FILE",
+        help="Also write everything there, as --json does.",
+    )(command)
+
+
+@bench.command()
+@load_options
+@click.option("--url", metavar="URL", help="The server.  [default: the one that has the data folder]")
+@click.option("--start", is_flag=True, help="Start a server of its own for it, in a temporary folder.")
+@click.option("--against", metavar="URL", help="An OpenAI-compatible server to compare with, run after run.")
+@click.option("--against-model", metavar="NAME", help="Its model.  [default: the first that it names]")
+@click.option(
+    "--pairs",
+    type=click.IntRange(1, MOST_PAIRS),
+    default=5,
+    metavar="N",
+    help="Runs of each, alternating; with --against.  [default: 5]",
+)
+@click.option("--websocket", is_flag=True, help="With --against: chatd over its WebSocket all the same.")
+@click.option("--allow-remote", is_flag=True, help="Also load servers on other machines.")
+@out_option
+@setting_options(STARTING)
+@common_options
+def serve(
+    url: str | None,
+    start: bool,
+    against: str | None,
+    against_model: str | None,
+    pairs: int,
+    websocket: bool,
+    allow_remote: bool,
+    out: Path | None,
+    config_file: Path | None,
+    as_json: bool,
+    data_dir: str | None,
+    **options: Any,
+) -> int:
+    """Measure a running server: conversations over its WebSocket, as the page holds them.
+
+    What the load leaves on the server is deleted in the end. With --against another server gets the very same
+    load in turn; then chatd is driven over the OpenAI endpoint too, unless --websocket is given. The key of a
+    peer that wants one is taken from CHATD_PEER_KEY. Settings such as --weights are for --start.
+    """
+    load = load_from(options)
+    _refuse_mixed(start=start, url=url, against=against, against_model=against_model, options=options)
+    bench_serve.check_local(*filter(None, (url, against)), allow_remote=allow_remote)
+    screen = BenchScreen()
+    with _server(start, url, {"data_dir": data_dir}, config_file, options, screen) as server:
+        with screen.waiting("looking at the machine"):
+            facts = {"command": "bench serve", "date": date(), "versions": versions(), "machine": machine()}
+            facts["server"] = about = server_facts(server)
+        _check_ready(about)
+        outcome, own, peer = asyncio.run(
+            _bench(load, server, about, against, against_model, websocket, pairs, screen)
+        )
+    document = facts | bench_serve.as_json(load, own, peer, outcome)
+    _deliver(document, out, as_json, lambda console: _show(console, document, load, own, peer, outcome))
+    return exit_code(outcome.interrupted, any(run.errors for run in outcome.runs))
+
+
+def exit_code(interrupted: bool, failed: bool) -> int:
+    return EXIT_INTERRUPTED if interrupted else EXIT_FAILED if failed else 0
+
+
+def _refuse_mixed(
+    *, start: bool, url: str | None, against: str | None, against_model: str | None, options: dict[str, Any]
+) -> None:
+    if start and url is not None:
+        raise click.UsageError("--start and --url exclude each other.")
+    if against_model is not None and against is None:
+        raise click.UsageError("--against-model goes with --against.")
+    if not start and (flags := flags_of(options)):
+        raise click.UsageError(f"{flags[0]} is for a server that is started here: it goes with --start.")
+
+
+@contextlib.contextmanager
+def _server(
+    start: bool,
+    url: str | None,
+    folder: dict[str, str | None],
+    config_file: Path | None,
+    options: dict[str, Any],
+    screen: BenchScreen,
+) -> Iterator[ServerAddress]:
+    """One that takes requests."""
+    if start:
+        config = [] if config_file is None else ["--config", str(config_file)]
+        with screen.waiting("starting a server") as progress, contextlib.ExitStack() as stack:
+            server = stack.enter_context(temporary_server([*flags_of(options), *config], progress))
+            kept = stack.pop_all()
+        with kept:
+            yield server
+        return
+    server = server_at(settings_from(folder, config_file), url)
+    with screen.waiting("the server is loading its model") as progress:
+        wait_ready(server, progress)
+    yield server
+
+
+def _check_ready(about: dict[str, Any]) -> None:
+    if about["model"] is None:
+        raise SetupError(f"The server at {about['url']} has no model now; it may be stopping.")
+
+
+async def _bench(
+    load: Load,
+    server: ServerAddress,
+    about: dict[str, Any],
+    against: str | None,
+    against_model: str | None,
+    websocket: bool,
+    pairs: int,
+    screen: BenchScreen,
+) -> tuple[bench_serve.Outcome, bench_serve.Side, bench_serve.Side | None]:
+    peer = None if against is None else await bench_serve.peer_side(against, against_model)
+    own = bench_serve.own_side(server, about["model"]["name"], websocket=peer is None or websocket)
+    outcome = await bench_serve.bench(
+        load, own, peer, pairs=pairs, server=server, model=about["model"], screen=screen
+    )
+    return outcome, own, peer
+
+
+def _deliver(
+    document: dict[str, Any], out: Path | None, as_json: bool, show: Callable[[Console], None]
+) -> None:
+    if out is not None:
+        text = io.StringIO()
+        write_json(document, text)
+        try:
+            out.write_text(text.getvalue(), "utf-8")
+        except OSError as error:
+            click.echo(f"chatd: {out} cannot be written: {error.strerror}.", err=True)
+    if as_json:
+        write_json(document, sys.stdout)
+    else:
+        show(Console(highlight=False))
+
+
+def _show(
+    console: Console,
+    document: dict[str, Any],
+    load: Load,
+    own: bench_serve.Side,
+    peer: bench_serve.Side | None,
+    outcome: bench_serve.Outcome,
+) -> None:
+    server = document["server"]
+    console.print(f"[bold]chatd bench serve[/bold] · {escape(server['url'])} over {own.wire}")
+    say(console, "load", describe_load(load))
+    say(console, "model", describe_model(server["model"]))
+    say(console, "machine", describe_machine(document["machine"]))
+    console.print()
+    if peer is None:
+        run, found = outcome.own[0]
+        print_figures(found, run, outcome.memory, console)
+        return
+    _show_pairs(console, own, peer, outcome)
+
+
+def _show_pairs(
+    console: Console, own: bench_serve.Side, peer: bench_serve.Side, outcome: bench_serve.Outcome
+) -> None:
+    say(console, "peer", f"{peer.model} at {peer.url} over {peer.wire}")
+    count = len(outcome.pairs)
+    say(console, "pairs", f"{count}, the peer first, the same words for both; ratio is chatd / peer")
+    console.print()
+    if outcome.interrupted:
+        console.print("Interrupted: whole pairs count.\n", style="yellow")
+    if count:
+        print_compared(outcome.compared, own.name, peer.name, console)
+    for name, runs in ((own.name, outcome.own), (peer.name, outcome.peers)):
+        for code, number in (
+            sum((run.errors for run, _ in runs), start=runs[0][0].errors.__class__()).items() if runs else ()
+        ):
+            say(console, "error", f"{name}: {number} x {code}")
+        if short := sum(found.short for _, found in runs):
+            say(console, "short", f"{name}: {short} answers ended before the length that was asked for")

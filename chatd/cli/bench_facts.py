@@ -1,0 +1,84 @@
+"""What a benchmark was run on and with: its figures mean nothing without."""
+
+import os
+import platform
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from chatd import __version__
+from chatd.cli.connect import ServerRefused, get_json, is_local
+from chatd.data_dir import ServerAddress
+from chatd.errors import NotFound
+
+PROC = Path("/proc")
+
+
+def date() -> str:
+    """Now, in UTC."""
+    return datetime.now(UTC).replace(microsecond=0).isoformat()
+
+
+def versions() -> dict[str, str]:
+    found = {"chatd": __version__, "python": platform.python_version()}
+    return found | {name: version(name) for name in ("torch", "numpy")}
+
+
+def machine() -> dict[str, Any]:
+    """This one. Takes about half a second, and a second for torch."""
+    from chatd.cli.machine import look
+
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return asdict(look()) | {"memory": total, "system": f"{platform.system()} {platform.release()}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of a process that are in memory, now and at most so far."""
+
+    resident: int
+    most_resident: int
+
+
+def memory_of(pid: int, proc: Path = PROC) -> Memory | None:
+    """None where the system does not say, or there is no such process."""
+    try:
+        lines = (proc / str(pid) / "status").read_text("ascii", "replace").splitlines()
+    except OSError:
+        return None
+    found = {
+        name: int(value.split()[0]) * 1024
+        for name, _, value in (line.partition(":") for line in lines)
+        if name in ("VmRSS", "VmHWM")
+    }
+    return Memory(found["VmRSS"], found["VmHWM"]) if len(found) == 2 else None
+
+
+def server_facts(server: ServerAddress) -> dict[str, Any]:
+    """What the server says of itself. ``model`` has less where our key does not open its status."""
+    try:
+        status = get_json(server, "/api/v1/status")
+        return {"url": server.url, "version": status["version"], "model": status["model"]}
+    except (ServerRefused, NotFound):
+        return {"url": server.url, "version": None, "model": {"name": model_names(server)[0]}}
+
+
+def model_names(server: ServerAddress) -> list[str]:
+    """Of any server with OpenAI's ``/v1/models``; never empty. Raises `NotFound` and `ServerRefused`."""
+    found = get_json(server, "/v1/models")
+    names = [one["id"] for one in found.get("data", ())] if isinstance(found, dict) else []
+    if not names:
+        raise NotFound(f"The server at {server.url} names no model.")
+    return names
+
+
+def memory_facts(server: ServerAddress, model: dict[str, Any]) -> dict[str, Any]:
+    """The server's memory, if it is on this machine and its process known; the size of its KV pool."""
+    memory = memory_of(server.pid) if server.pid and is_local(server.url) else None
+    return {
+        "resident_bytes": memory and memory.resident,
+        "most_resident_bytes": memory and memory.most_resident,
+        "kv_bytes": model.get("kv_bytes"),
+    }
