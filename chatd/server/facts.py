@@ -25,8 +25,8 @@ def facts_of(place: Place, prompt: Prompt, engine: EngineIdentity) -> PromptFact
     same_len = common_len(pack(prompt.ids), pack(engine_ids(place.known, place.kept)))
     return PromptFacts(
         earlier=tuple(_earlier(one, same_len, engine) for one in place.kept if one.kv_len),
-        edited=place.edited,
-        rewritten=rewritten_at(prompt.miss),
+        edited=0 if place.system_changed else place.edited,
+        rewritten=None if place.system_changed else rewritten_at(prompt.miss),
         truncated=prompt.dropped_turns > 0,
         cache_on=engine.cache_on,
     )

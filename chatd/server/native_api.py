@@ -48,6 +48,7 @@ class ConversationPatch(Struct, frozen=True, forbid_unknown_fields=True):
     title: Title | None = None
     pinned: bool | None = None
 
+    system: str | None = None
 
 async def list_conversations(request: Request) -> Response:
     state = _state(request)
@@ -74,15 +75,17 @@ async def read_conversation(request: Request) -> Response:
     return json_response(conversation_of(view))
 
 
-async def rename_conversation(request: Request) -> Response:
-    """Give it another title, or pin it. The conversation as it is then."""
+async def change_conversation(request: Request) -> Response:
+    """Give it another title or system prompt, or pin it. The conversation as it is then."""
     state, account, conversation_id = _state(request), _account(request), _conversation_id(request)
     patch = await read_json(request, ConversationPatch)
     title = None if patch.title is None else patch.title.strip()
     if title == "":
         raise InvalidParameter("title is empty", param="title")
-    if title is None and patch.pinned is None:
-        raise InvalidParameter("give a title, or whether it is pinned", param="title")
+    if title is None and patch.pinned is None and patch.system is None:
+        raise InvalidParameter("give a title, a system prompt, or whether it is pinned", param="title")
+    if patch.system is not None:
+        conversation = await state.store.set_system(account, conversation_id, patch.system)
     if patch.pinned is not None:
         conversation = await state.store.pin_conversation(account, conversation_id, pinned=patch.pinned)
     if title is not None:
@@ -199,7 +202,7 @@ ROUTES = Mount(
         Route("/conversations", list_conversations, methods=["GET"]),
         Route("/conversations", create_conversation, methods=["POST"]),
         Route("/conversations/{id}", read_conversation, methods=["GET"]),
-        Route("/conversations/{id}", rename_conversation, methods=["PATCH"]),
+        Route("/conversations/{id}", change_conversation, methods=["PATCH"]),
         Route("/conversations/{id}", delete_conversation, methods=["DELETE"]),
         Route("/conversations/{id}/warm", warm_conversation, methods=["POST"]),
         Route("/cache/estimate", estimate, methods=["POST"]),

@@ -242,7 +242,7 @@ TABLE: Mapping[Callable[..., Any], Operation] = {
         takes=native_api.NewConversation, gives=views.ConversationBrief, statuses=("201",), errors=REFUSED
     ),
     native_api.read_conversation: Operation(gives=views.ConversationFull, errors=REFUSED),
-    native_api.rename_conversation: Operation(
+    native_api.change_conversation: Operation(
         takes=native_api.ConversationPatch, gives=views.ConversationBrief, errors=REFUSED
     ),
     native_api.delete_conversation: Operation(statuses=("204",)),

@@ -35,6 +35,17 @@ class Place:
         return self.path[-1].id if self.path else None
 
     @property
+    def system_changed(self) -> bool:
+        """The system prompt got its text after the last answer that is known here."""
+        first = self.path[0] if self.path else None
+        return (
+            first is not None
+            and first.role == "system"
+            and bool(self.known)
+            and self.known[-1].created_at < first.created_at
+        )
+
+    @property
     def text_len(self) -> int:
         """Characters of the whole history."""
         return sum(len(m.text) for m in self.path) + sum(len(turn.text) for turn in self.new)

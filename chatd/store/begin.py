@@ -2,7 +2,7 @@
 
 A row is opened at most once for an idempotency key of a namespace. An answer goes under a message that
 is itself complete; a continued one is the last of its branch. So no message's text changes once
-another hangs under it.
+another hangs under it, but for the system prompt's.
 """
 
 from collections.abc import Callable
@@ -192,7 +192,7 @@ def _parent_key(conn: Connection, new: NewResponse, conversation_id: Conversatio
 def _checked_key(namespace: Namespace, parent: bytes, role: str, text: str, claimed: bytes) -> bytes:
     key = chain_key(namespace, parent, role, text)
     if key != claimed:
-        raise ValueError("a new message's chain key does not follow from its parent's")
+        raise TipMoved("what stands above the new message was changed meanwhile: try again")
     return key
 
 

@@ -1,7 +1,7 @@
 """The conversations of a namespace, as functions of a connection.
 
-A conversation is a tree of messages. Messages are only ever added (the one that is being answered
-grows), so the order in which they were stored puts every parent before its children.
+A conversation is a tree of messages. Messages are only ever added (the one that is being answered grows,
+and `chatd.store.system_prompts` keeps to it), so the order of ``seq`` puts every parent before its children.
 """
 
 from collections.abc import Callable, Sequence
@@ -209,12 +209,13 @@ def _title(title: str) -> str:
 def delete_conversation(conn: Connection, namespace: Namespace, conversation_id: ConversationId) -> None:
     """Its messages and pieces go with it; what they cost stays in the ledger."""
     find_conversation(conn, namespace, conversation_id)
-    if conn.execute(select(_is_answering(conversation_id))).scalar_one():
+    if conn.execute(select(is_answering(conversation_id))).scalar_one():
         raise Conflict("an answer is still being written here: stop it first")
     drop_conversations(conn, [conversation_id])
 
 
-def _is_answering(conversation_id: object) -> ColumnElement[bool]:
+def is_answering(conversation_id: object) -> ColumnElement[bool]:
+    """Whether a response is being written there."""
     is_open = and_(responses.c.conversation_id == conversation_id, responses.c.status == "open")
     return exists().where(is_open)
 
@@ -230,7 +231,7 @@ def drop_conversations(conn: Connection, ids: Sequence[str]) -> None:
 def prune_expired(conn: Connection, *, now: int, at_most: int) -> int:
     """Drops hidden conversations that have expired and have no open response; how many."""
     table = conversations.c
-    query = select(table.id).where(table.hidden == 1, table.expires_at <= now, ~_is_answering(table.id))
+    query = select(table.id).where(table.hidden == 1, table.expires_at <= now, ~is_answering(table.id))
     ids = conn.execute(query.order_by(table.expires_at).limit(at_most)).scalars().all()
     drop_conversations(conn, ids)
     return len(ids)
@@ -239,7 +240,7 @@ def prune_expired(conn: Connection, *, now: int, at_most: int) -> int:
 def prune_unused(conn: Connection, *, before: int, at_most: int) -> int:
     """Drops conversations last used before then, the longest unused first; how many."""
     table = conversations.c
-    query = select(table.id).where(table.updated_at < before, ~_is_answering(table.id))
+    query = select(table.id).where(table.updated_at < before, ~is_answering(table.id))
     ids = conn.execute(query.order_by(table.updated_at).limit(at_most)).scalars().all()
     drop_conversations(conn, ids)
     return len(ids)
@@ -252,7 +253,7 @@ def prune_surplus(conn: Connection, namespace: Namespace, *, keep: int, at_most:
     surplus = conn.execute(select(func.count()).where(mine)).scalar_one() - keep
     if surplus <= 0:
         return 0
-    query = select(table.id).where(mine, ~_is_answering(table.id))
+    query = select(table.id).where(mine, ~is_answering(table.id))
     query = query.order_by(table.updated_at, table.seq).limit(min(surplus, at_most))
     ids = conn.execute(query).scalars().all()
     drop_conversations(conn, ids)

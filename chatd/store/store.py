@@ -35,6 +35,7 @@ from chatd.store import (
     runs,
     search,
     stored_pieces,
+    system_prompts,
     turn_numbers,
     turns,
     verify,
@@ -251,6 +252,15 @@ class Store:
         )
 
     async def pin_conversation(
+    async def set_system(
+        self, namespace: Namespace, conversation_id: ConversationId, system: str
+    ) -> Conversation:
+        """What the model is told first from the next turn on. NotFound for unknown or foreign, Conflict."""
+        change, new_id, now = system_prompts.set_system, self._new_id, self._now()
+        return await self._write(
+            lambda conn: change(conn, namespace, conversation_id, system, new_id=new_id, now=now)
+        )
+
         self, namespace: Namespace, conversation_id: ConversationId, *, pinned: bool
     ) -> Conversation:
         """Keep it at hand, or not any more. NotFound for unknown or foreign."""
