@@ -4,12 +4,12 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TextIO
 
 import click
 from rich.console import Console
-from sqlalchemy import Connection
 
 from chatd.cli.data_reading import database_of, read_data
 from chatd.cli.options import common_options, settings_from
@@ -17,10 +17,11 @@ from chatd.cli.report_view import write_json
 from chatd.data_dir import hold_data_dir
 from chatd.errors import SetupError
 from chatd.ids import ConversationId, Namespace
-from chatd.imports.files import read_file, without_ids
+from chatd.imports.errors import WrongFile
+from chatd.imports.files import Found, read_file, without_ids
 from chatd.imports.jsonl import write_jsonl
 from chatd.resources import migrations_dir
-from chatd.store.archive import Archived, Stored, WrongArchive, archived, check_known, store_archived
+from chatd.store.archive import Archived, Stored, archived, check_known, store_archived
 from chatd.store.records import micros
 from chatd.store.upgrade import upgrade, writing
 
@@ -82,28 +83,50 @@ def import_(
 ) -> None:
     """Store the conversations of FILES: of `chatd export`, ChatGPT, Open WebUI or llama.cpp's page.
 
-    All of them or, if one cannot be, none. What is stored already is left as it is. Not while a server
-    runs.
+    What cannot be is left out and named, and the exit code is 1 then. What is stored already is left as it
+    is. Not while a server runs.
     """
     settings = settings_from({"data_dir": data_dir}, config_file)
     now = micros(time.time())
-    found = [one for path in files for one in read_file(path, Namespace(namespace), now)]
+    found = _read(files, Namespace(namespace), now)
     with hold_data_dir(settings.data_dir):
         database = database_of(settings)
         upgrade(database, migrations_dir())
         with writing(database) as connection:
-            stored = _store(connection, without_ids(found) if no_token_ids else found)
+            wanted = found.conversations
+            stored = store_archived(connection, without_ids(wanted) if no_token_ids else wanted)
+    _say(replace(stored, left_out=(*found.left_out, *stored.left_out)), as_json=as_json)
+
+
+def _read(files: Sequence[Path], namespace: Namespace, now: int) -> Found:
+    """`WrongFile` if none of them can be read."""
+    conversations: list[Archived] = []
+    left_out: list[str] = []
+    wrong: list[WrongFile] = []
+    for path in files:
+        try:
+            found = read_file(path, namespace, now)
+        except WrongFile as error:
+            wrong.append(error)
+            left_out.append(error.message)
+        else:
+            conversations += found.conversations
+            left_out += found.left_out
+    if len(wrong) == len(files):
+        raise wrong[0]
+    return Found(conversations, left_out)
+
+
+def _say(stored: Stored, *, as_json: bool) -> None:
+    """Exits with 1 if something was left out."""
     if as_json:
-        write_json({"added": stored.added, "known": stored.known, "messages": stored.messages}, sys.stdout)
-        return
-    said = f"Stored {stored.added:,} conversations with {stored.messages:,} messages."
-    if stored.known:
-        said += f" {stored.known:,} were there already and are as they were."
-    Console(highlight=False).print(said, markup=False, soft_wrap=True)
-
-
-def _store(connection: Connection, found: Sequence[Archived]) -> Stored:
-    try:
-        return store_archived(connection, found)
-    except WrongArchive as error:
-        raise SetupError(f"The conversations cannot be stored: {error}. None was.") from None
+        write_json(asdict(stored), sys.stdout)
+    else:
+        said = f"Stored {stored.added:,} conversations with {stored.messages:,} messages."
+        if stored.known:
+            said += f" {stored.known:,} were there already and are as they were."
+        Console(highlight=False).print(said, markup=False, soft_wrap=True)
+        for left_out in stored.left_out:
+            click.echo(f"Left out: {left_out.removesuffix('.')}.", err=True)
+    if stored.left_out:
+        sys.exit(1)

@@ -1,9 +1,11 @@
-"""A file of conversations, whatever tool wrote it."""
+"""A file of conversations, whatever tool wrote it. What of it can be stored is found, and the rest named."""
 
 import io
+import json
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +23,8 @@ from chatd.store.archive import Archived, WrongArchive
 MOST_BYTES = 2**30
 IN_ZIP = "conversations.json"
 ZIP = b"PK\x03\x04"
+BEGIN, BETWEEN, END = re.compile(r"\s*\[\s*"), re.compile(r"\s*,\s*"), re.compile(r"\s*\]\s*\Z")
+TOOLS = ("ChatGPT's", "Open WebUI's", "llama.cpp's")
 
 Reader = Callable[[Mapping[str, Any], str, int], Source]
 KINDS: Sequence[tuple[Callable[[object], bool], Reader]] = (
@@ -30,30 +34,41 @@ KINDS: Sequence[tuple[Callable[[object], bool], Reader]] = (
 )
 
 
-def read_file(path: Path, namespace: Namespace, now: int) -> list[Archived]:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The conversations of a file that can be stored, and of what cannot where it is and what is wrong."""
+
+    conversations: list[Archived]
+    left_out: list[str]
+
+
+def read_file(path: Path, namespace: Namespace, now: int) -> Found:
     """All conversations of a file, checked. ``namespace`` is for those of other tools.
 
-    `WrongFile` names the file, the place in it, and what is wrong there.
+    `WrongFile`, with the name of the file, if none can be stored for something that is wrong.
     """
     try:
-        return read_bytes(_bytes(path), namespace, now)
+        found = read_bytes(_bytes(path), namespace, now)
     except WrongFile as error:
         raise WrongFile(f"{path} cannot be imported: {error.message}. Nothing of it was stored.") from None
+    return replace(found, left_out=[f"{path}: {said}" for said in found.left_out])
 
 
-def read_bytes(raw: bytes, namespace: Namespace, now: int) -> list[Archived]:
-    """As `read_file`, of what is in a file; `WrongFile` names the place in it, and what is wrong there."""
+def read_bytes(raw: bytes, namespace: Namespace, now: int) -> Found:
+    """As `read_file`, of what is in a file."""
     if raw.startswith(ZIP):
         raw = _unzipped(io.BytesIO(raw))
+    wrong: list[str] = []
     if is_jsonl(raw[:200]):
-        found = list(read_jsonl(raw.splitlines()))
+        read = read_jsonl(raw.splitlines(), wrong)
     elif is_whole(raw[:200]):
-        found = read_whole(raw)
+        read = read_whole(raw, wrong)
     else:
-        found = list(_foreign(raw, namespace, now))
-    for number, one in enumerate(found, 1):
-        _check(one, number)
-    return found
+        read = _foreign(raw, namespace, now, wrong)
+    found = [one for one in read if _is_right(one, wrong)]
+    if wrong and not found:
+        raise WrongFile(wrong[0])
+    return Found(found, wrong)
 
 
 def without_ids(found: Sequence[Archived]) -> list[Archived]:
@@ -83,29 +98,63 @@ def _unzipped(file: BinaryIO) -> bytes:
     return raw
 
 
-def _foreign(raw: bytes, namespace: Namespace, now: int) -> Iterator[Archived]:
+def _foreign(raw: bytes, namespace: Namespace, now: int, wrong: list[str]) -> Iterator[Archived]:
+    for number, value in enumerate(_values(raw, wrong), 1):
+        where = f"conversation {number}"
+        read = next((reader for is_kind, reader in KINDS if is_kind(value)), None)
+        if read is None or not isinstance(value, Mapping):
+            wrong.append(f"{where} is of no kind that chatd knows (its own, {', '.join(TOOLS)})")
+            continue
+        if title := value.get("title") or value.get("id"):
+            where += f" ({str(title)[:40]})"
+        try:
+            source = read(value, where, now)
+            one = source.archived(namespace)
+        except WrongFile as error:
+            wrong.append(error.message if error.message.startswith(where) else f"{where}: {error.message}")
+            continue
+        wrong.extend(source.wrong)
+        yield one
+
+
+def _values(raw: bytes, wrong: list[str]) -> Iterator[object]:
+    """What a file lists, or the one thing it is. Of a list that breaks off, what comes before."""
     try:
         value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WrongFile(f"it is not JSON ({error})") from None
-    for number, one in enumerate(value if isinstance(value, list) else [value], 1):
-        read = next((reader for is_kind, reader in KINDS if is_kind(one)), None)
-        if read is None:
-            raise WrongFile(
-                f"conversation {number} is of no kind that chatd knows (its own, ChatGPT's, Open WebUI's, "
-                "llama.cpp's)"
-            )
-        title = one.get("title") or one.get("id") or ""
-        where = f"conversation {number}" + (f" ({str(title)[:40]})" if title else "")
-        try:
-            yield read(one, where, now).archived(namespace)
-        except WrongFile as error:
-            said = error.message if error.message.startswith(where) else f"{where}: {error.message}"
-            raise WrongFile(said) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        yield from _before_the_break(raw.decode("utf-8", "replace"), wrong)
+        return
+    yield from value if isinstance(value, list) else [value]
 
 
-def _check(one: Archived, number: int) -> None:
+def _before_the_break(text: str, wrong: list[str]) -> Iterator[object]:
+    decoder = json.JSONDecoder(parse_constant=_no_number)
+    start = BEGIN.match(text)
+    at, count = start.end() if start is not None else 0, 0
+    try:
+        while start is not None:
+            value, at = decoder.raw_decode(text, at)
+            yield value
+            count += 1
+            between = BETWEEN.match(text, at)
+            if between is None:
+                break
+            at = between.end()
+        said = "breaks off, or is not JSON,"
+    except (ValueError, RecursionError) as error:
+        said = f"is not JSON ({error})"
+    if not END.match(text, at):
+        wrong.append(f"it {said} from character {at + 1:,} on, after {count:,} conversations")
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _is_right(one: Archived, wrong: list[str]) -> bool:
     try:
         one.check()
     except WrongArchive as error:
-        raise WrongFile(f"conversation {number} ({one.title or one.id}) is wrong: {error}") from None
+        wrong.append(f"conversation {one.title or one.id} is wrong: {error}")
+        return False
+    return True

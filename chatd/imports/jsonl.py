@@ -59,7 +59,7 @@ class Whole(Struct, frozen=True, forbid_unknown_fields=True):
     format: str
     version: int
     made_at: str
-    conversations: list[ConversationLine]
+    conversations: list[msgspec.Raw]
 
 
 def head_line(now: float) -> bytes:
@@ -123,27 +123,38 @@ def is_whole(beginning: bytes) -> bool:
     return re.match(rb'\s*\{\s+"format"\s*:', beginning) is not None
 
 
-def read_whole(raw: bytes) -> list[Archived]:
-    """`WrongFile` says what is wrong."""
+WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def read_whole(raw: bytes, wrong: list[str]) -> Iterator[Archived]:
+    """`WrongFile` if it is none; ``wrong`` gets what is wrong with single conversations."""
     try:
         whole = msgspec.json.decode(raw, type=Whole)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except WRONG as error:
         raise WrongFile(f"it is wrong: {error}") from None
     _check_head(Head(whole.format, whole.version, whole.made_at))
-    return [_archived(line) for line in whole.conversations]
+    yield from _each(enumerate(whole.conversations, 1), "conversation", wrong)
 
 
-def read_jsonl(lines: Iterable[bytes]) -> Iterator[Archived]:
-    """`WrongFile` names the line that is wrong."""
-    number = 0
+def read_jsonl(lines: Iterable[bytes], wrong: list[str]) -> Iterator[Archived]:
+    """`WrongFile` if the first line is wrong; ``wrong`` gets what is wrong with others."""
+    numbered = enumerate(lines, 1)
+    _, first = next(numbered)
     try:
-        for number, line in enumerate(lines, 1):
-            if number == 1:
-                _check_head(msgspec.json.decode(line, type=Head))
-            elif line.strip():
-                yield _archived(msgspec.json.decode(line, type=ConversationLine))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WrongFile(f"line {number} is wrong: {error}") from None
+        _check_head(msgspec.json.decode(first, type=Head))
+    except WRONG as error:
+        raise WrongFile(f"line 1 is wrong: {error}") from None
+    yield from _each(((number, line) for number, line in numbered if line.strip()), "line", wrong)
+
+
+def _each(raws: Iterable[tuple[int, bytes | msgspec.Raw]], what: str, wrong: list[str]) -> Iterator[Archived]:
+    for number, raw in raws:
+        try:
+            line = msgspec.json.decode(raw, type=ConversationLine)
+        except WRONG as error:
+            wrong.append(f"{what} {number} is wrong: {error}")
+        else:
+            yield _archived(line)
 
 
 def _check_head(head: Head) -> None:

@@ -10,8 +10,9 @@ Its first page wrote ``{"id", "lastModified", "messages": [{"id", "role", "conte
 from collections.abc import Mapping
 from typing import Any
 
+from chatd.imports.parts import attached, joined, text_of, voice
 from chatd.imports.reading import may, moment, want
-from chatd.imports.trees import Node, Source
+from chatd.imports.trees import Node, Source, each, in_a_row
 
 
 def is_llama_cpp(value: object) -> bool:
@@ -25,12 +26,11 @@ def read_llama_cpp(value: Mapping[str, Any], where: str, now: int) -> Source:
     conv = value if value.get("conv") is None else want(value, "conv", dict, where)
     messages = want(value, "messages", list, where)
     has_tree = any(isinstance(message, Mapping) and message.get("children") for message in messages)
-    nodes: list[Node] = []
-    for number, message in enumerate(messages, 1):
-        place = f"{where}, message {number}"
-        message = want({"message": message}, "message", dict, place)
-        before = nodes[-1].id if nodes else None
-        nodes.append(_node(message, None if has_tree else before, has_tree, place))
+    wrong: list[str] = []
+    items = [(_name(message, number), message) for number, message in enumerate(messages, 1)]
+    places = {key: f"{where}, message {number}" for number, (key, _) in enumerate(items, 1)}
+    found = each(items, lambda key, message: _node(key, message, places[key]), wrong)
+    nodes = list(found) if has_tree else in_a_row(found)
     updated_at = moment(conv, "lastModified") or now
     times = [node.created_at for node in nodes if node.created_at is not None]
     own_id = want(conv, "id", str, where)
@@ -42,16 +42,25 @@ def read_llama_cpp(value: Mapping[str, Any], where: str, now: int) -> Source:
         updated_at=updated_at,
         current=_key(conv.get("currNode")),
         nodes=nodes,
+        wrong=wrong,
     )
 
 
-def _node(message: Mapping[str, Any], before: str | None, has_tree: bool, where: str) -> Node:
-    key = _key(message.get("id")) or want(message, "id", str, where)
-    parent_id = _key(message.get("parent")) if has_tree else before
+def _name(message: object, number: int) -> str:
+    """Its id; one without an id gets one that no other has."""
+    own = _key(message.get("id")) if isinstance(message, Mapping) else None
+    return own or f"#{number}"
+
+
+def _node(key: str, value: object, where: str) -> Node:
+    message = want({"message": value}, "message", dict, where)
+    if _key(message.get("id")) is None:
+        want(message, "id", str, where)
+    parent_id = _key(message.get("parent"))
     if message.get("type") == "root":
         return Node(key, parent_id, "", "")
-    role = want(message, "role", str, where)
-    text = may(message, "content", str, where) or ""
+    said = joined([*attached(message.get("extra")), text_of(message.get("content"), where)])
+    role, text = voice(want(message, "role", str, where), said, message.get("name"))
     return Node(key, parent_id, role, text, moment(message, "timestamp"))
 
 

@@ -11,8 +11,9 @@ Chats of old versions have only the list ``messages``, without branches.
 from collections.abc import Mapping
 from typing import Any
 
+from chatd.imports.parts import attached, joined, text_of, voice
 from chatd.imports.reading import may, moment, want
-from chatd.imports.trees import Node, Source
+from chatd.imports.trees import Node, Source, each, in_a_row
 
 
 def is_open_webui(value: object) -> bool:
@@ -24,7 +25,8 @@ def read_open_webui(value: Mapping[str, Any], where: str, now: int) -> Source:
     chat = want(value, "chat", dict, where)
     history = may(chat, "history", dict, where) or {}
     tree = may(history, "messages", dict, where)
-    nodes = _tree(tree, where) if tree else _line(want(chat, "messages", list, where), where)
+    wrong: list[str] = []
+    nodes = _tree(tree, where, wrong) if tree else _line(want(chat, "messages", list, where), where, wrong)
     created_at = moment(value, "created_at") or moment(chat, "timestamp") or now
     own_id = may(value, "id", str, where) or may(chat, "id", str, where)
     return Source(
@@ -35,41 +37,35 @@ def read_open_webui(value: Mapping[str, Any], where: str, now: int) -> Source:
         updated_at=moment(value, "updated_at") or created_at,
         current=may(history, "currentId", str, where),
         nodes=nodes,
+        wrong=wrong,
     )
 
 
-def _tree(tree: Mapping[str, Any], where: str) -> list[Node]:
+def _tree(tree: Mapping[str, Any], where: str, wrong: list[str]) -> list[Node]:
     rank: dict[str, int] = {}
     for message in tree.values():
         children = message.get("childrenIds") if isinstance(message, Mapping) else None
         for child in children if isinstance(children, list) else ():
             rank.setdefault(str(child), len(rank))
-    nodes = []
-    for key, message in tree.items():
+
+    def read(key: str, value: object) -> Node:
         place = f"{where}, message {key}"
-        message = want({key: message}, key, dict, place)
-        parent_id = may(message, "parentId", str, place)
-        nodes.append(_node(key, parent_id, message, place))
-    return sorted(nodes, key=lambda node: rank.get(node.id, -1))
+        message = want({key: value}, key, dict, place)
+        return _node(key, may(message, "parentId", str, place), message, place)
+
+    return sorted(each(tree.items(), read, wrong), key=lambda node: rank.get(node.id, -1))
 
 
-def _line(messages: list[Any], where: str) -> list[Node]:
-    nodes: list[Node] = []
-    for number, message in enumerate(messages, 1):
-        place = f"{where}, message {number}"
-        message = want({"message": message}, "message", dict, place)
-        nodes.append(_node(str(number), nodes[-1].id if nodes else None, message, place))
-    return nodes
+def _line(messages: list[Any], where: str, wrong: list[str]) -> list[Node]:
+    def read(key: str, value: object) -> Node:
+        place = f"{where}, message {key}"
+        return _node(key, None, want({"message": value}, "message", dict, place), place)
+
+    items = [(str(number), message) for number, message in enumerate(messages, 1)]
+    return in_a_row(each(items, read, wrong))
 
 
 def _node(key: str, parent_id: str | None, message: Mapping[str, Any], where: str) -> Node:
-    role = want(message, "role", str, where)
-    return Node(key, parent_id, role, _text(message.get("content"), where), moment(message, "timestamp"))
-
-
-def _text(content: object, where: str) -> str:
-    """A text, or a list of parts of which some are texts."""
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, Mapping)]
-        return "\n\n".join(part for part in parts if isinstance(part, str) and part)
-    return want({"content": content or ""}, "content", str, where)
+    said = joined([*attached(message.get("files")), text_of(message.get("content"), where)])
+    role, text = voice(want(message, "role", str, where), said, message.get("name"))
+    return Node(key, parent_id, role, text, moment(message, "timestamp"))

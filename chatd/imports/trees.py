@@ -1,17 +1,18 @@
 """Other tools' conversations made into ours: trees of messages of three roles, with text and nothing else.
 
-What says nothing (an empty message, a tool's call) is left out and its children go under its parent. What
-one role says in several messages in a row, with no other branch between them, becomes one message: models
-are taught that roles take turns.
+What says nothing (an empty message) is left out and its children go under its parent; so is, by name, a
+message that cannot be read. What one role says in several messages in a row, with no other branch between
+them, becomes one message: models are taught that roles take turns.
 """
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from chatd.ids import ConversationId, MessageId, Namespace
 from chatd.imports.errors import WrongFile
+from chatd.imports.parts import is_note
 from chatd.store.archive import ROLES, Archived, ArchivedMessage
 from chatd.store.conversations import MAX_TITLE_LEN
 from chatd.store.records import MessageStatus
@@ -32,11 +33,38 @@ class Node:
         return self.role in ROLES and bool(self.text.strip())
 
 
+PARENTS = ("parent", "parentId")
+
+
+def each(
+    items: Iterable[tuple[str, object]], read: Callable[[str, object], Node], wrong: list[str]
+) -> Iterator[Node]:
+    """The messages of a conversation by their ids. In the place of one that cannot be read stands one that
+    says nothing, so that what hangs below keeps its place; ``wrong`` gets what is wrong with it.
+    """
+    for key, item in items:
+        try:
+            yield read(key, item)
+        except WrongFile as error:
+            wrong.append(error.message)
+            above = [item.get(name) for name in PARENTS] if isinstance(item, Mapping) else []
+            yield Node(key, next((one for one in above if isinstance(one, str)), None), "", "")
+
+
+def in_a_row(nodes: Iterable[Node]) -> list[Node]:
+    """Each under the one before it: of a tool without branches."""
+    row: list[Node] = []
+    for node in nodes:
+        row.append(replace(node, parent_id=row[-1].id if row else None))
+    return row
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A conversation as another tool keeps it. Siblings are in the order of ``nodes``.
 
-    ``current`` is the message that the tool shows last, None for the last of all.
+    ``current`` is the message that the tool shows last, None for the last of all. ``wrong`` says of the
+    messages that could not be read where they are and what is wrong with them.
     """
 
     tool: str
@@ -46,9 +74,15 @@ class Source:
     updated_at: int
     current: str | None
     nodes: Sequence[Node]
+    wrong: Sequence[str] = ()
 
     def archived(self, namespace: Namespace) -> Archived:
-        """Ids are made of the tool's: what is imported twice is known. `WrongFile` for a loop."""
+        """Ids are made of the tool's: what is imported twice is known.
+
+        `WrongFile` for a loop, and if there were messages and none could be read.
+        """
+        if self.wrong and not any(node.says for node in self.nodes):
+            raise WrongFile(self.wrong[0])
         tree = _Tree(self, _in_order(self.nodes))
         return Archived(
             id=ConversationId(self.new_id("conversation", self.id)),
@@ -121,7 +155,8 @@ class _Tree:
         above = None if parent is None else self._message_of[parent]
         if above is not None and self._first[above].role == node.role and branching[parent] == 1:
             self._message_of[node.id] = above
-            self._texts[above].append(node.text)
+            if not (is_note(node.text) and node.text == self._texts[above][-1]):
+                self._texts[above].append(node.text)
             return
         self._message_of[node.id] = node.id
         self._first[node.id], self._above[node.id], self._texts[node.id] = node, above, [node.text]

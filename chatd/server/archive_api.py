@@ -4,13 +4,14 @@
     GET  /api/v1/export            all that are listed, as `chatd export` writes them
     POST /api/v1/import            a file of chatd, ChatGPT, Open WebUI or llama.cpp's page as the body
 
-A file is checked whole before anything of it is stored. It is stored some conversations at a time, so that
+A file is read whole before anything of it is stored. It is stored some conversations at a time, so that
 running answers do not wait for it; what is there already is left as it is, so the same file again goes on
-where it was broken off.
+where it was broken off. What of it is malformed is left out and named.
 """
 
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
 from urllib.parse import quote
 
 from anyio import to_thread
@@ -28,12 +29,14 @@ from chatd.imports.markdown import markdown_of
 from chatd.server.http import json_response, read_body
 from chatd.server.state import AppState
 from chatd.server.visitors import visitor_of
-from chatd.store.archive import Archived, WrongArchive
+from chatd.store.archive import Archived, Stored
 from chatd.store.records import micros
 
 MOST_BYTES = 64 << 20
 STEP = 25
 """Conversations read, or stored, in one transaction."""
+MOST_NAMED = 100
+"""Of what was left out."""
 
 
 async def export_one(request: Request) -> Response:
@@ -90,7 +93,7 @@ def _attached(name: str) -> dict[str, str]:
 
 
 async def import_file(request: Request) -> Response:
-    """How many conversations and messages were stored, and how many were there already."""
+    """How many conversations and messages were stored, how many were there already, and what was left out."""
     state: AppState = request.app.state.chatd
     account = visitor_of(request).namespace
     raw = await read_body(request, MOST_BYTES)
@@ -98,17 +101,13 @@ async def import_file(request: Request) -> Response:
         found = await to_thread.run_sync(read_bytes, raw, account, micros(time.time()))
     except WrongFile as error:
         raise InvalidParameter(f"This file cannot be imported: {error.message}.", param="file") from None
-    fresh = missing(found, await state.store.own_ids(account, [one.id for one in found]))
-    added, messages = 0, 0
+    read = found.conversations
+    fresh = missing(read, await state.store.own_ids(account, [one.id for one in read]))
+    stored = Stored(known=len(read) - len(fresh), left_out=tuple(found.left_out))
     for start in range(0, len(fresh), STEP):
-        try:
-            stored = await state.store.store_archived(
-                [adopted(one, account) for one in fresh[start : start + STEP]]
-            )
-        except WrongArchive as error:
-            raise InvalidParameter(f"This file cannot be imported: {error}.", param="file") from None
-        added, messages = added + stored.added, messages + stored.messages
-    return json_response({"added": added, "known": len(found) - added, "messages": messages})
+        step = [adopted(one, account) for one in fresh[start : start + STEP]]
+        stored += await state.store.store_archived(step)
+    return json_response({**asdict(stored), "left_out": stored.left_out[:MOST_NAMED]})
 
 
 ROUTES = [

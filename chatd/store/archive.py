@@ -1,6 +1,6 @@
 """Conversations taken out whole and put in whole. The ledger stays where it is: it is this folder's.
 
-What is put in was checked before (`Archived.check`), and goes in in one transaction or not at all.
+What is put in goes in in one transaction, each conversation whole or, by name, not at all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -158,28 +158,42 @@ def _running(conn: Connection, row: Row[Any]) -> ArchivedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """How many conversations were stored, and how many were there already."""
+    """How many conversations were stored, how many were there already, and what of the rest is wrong."""
 
-    added: int
-    known: int
-    messages: int
+    added: int = 0
+    known: int = 0
+    messages: int = 0
+    left_out: tuple[str, ...] = ()
+
+    def __add__(self, other: "Stored") -> "Stored":
+        sums = (self.added + other.added, self.known + other.known, self.messages + other.messages)
+        return Stored(*sums, self.left_out + other.left_out)
 
 
 def store_archived(conn: Connection, wanted: Sequence[Archived]) -> Stored:
-    """Stores those whose id is not known yet. WrongArchive, and nothing stored, for one that cannot be."""
+    """Stores those whose id is not known yet and that can be; of the others nothing.
+
+    One that is there twice is known the second time.
+    """
     there = _there(conn, conversations.c.id, [one.id for one in wanted])
-    fresh = [one for one in wanted if one.id not in there]
-    if len({one.id for one in fresh}) < len(fresh):
-        raise WrongArchive("a conversation is there twice")
+    fresh = list({one.id: one for one in reversed(wanted) if one.id not in there}.values())[::-1]
     ids = [message.id for one in fresh for message in one.messages]
-    if len(set(ids)) < len(ids):
-        raise WrongArchive("two conversations have a message of the same id")
-    if taken := _there(conn, messages.c.id, ids):
-        raise WrongArchive(f"message {min(taken)} is stored already, in another conversation")
+    taken = _there(conn, messages.c.id, ids)
+    stored: list[Archived] = []
+    left_out: list[str] = []
     for one in fresh:
-        one.check()
+        try:
+            if elsewhere := taken & {message.id for message in one.messages}:
+                raise WrongArchive(f"message {min(elsewhere)} is stored already, in another conversation")
+            one.check()
+        except WrongArchive as error:
+            left_out.append(f"conversation {one.title or one.id} is wrong: {error}")
+            continue
         _store(conn, one)
-    return Stored(len(fresh), len(wanted) - len(fresh), len(ids))
+        stored.append(one)
+        taken |= {message.id for message in one.messages}
+    written = sum(len(one.messages) for one in stored)
+    return Stored(len(stored), len(wanted) - len(fresh), written, tuple(left_out))
 
 
 def _there(

@@ -141,37 +141,63 @@ def test_other_tools(run: Run, data_dir: Path, tmp_path: Path) -> None:
         files.append(tmp_path / f"{number}.json")
         files[-1].write_text(json.dumps(value))
     code, out, _ = run("import", *map(str, files), "--json")
-    assert (code, json.loads(out)) == (0, {"added": 3, "known": 0, "messages": 9})
+    assert (code, json.loads(out)) == (0, {"added": 3, "known": 0, "messages": 9, "left_out": []})
     assert [one.title for one in everything(data_dir)] == ["Sky", "Greeting", "Llama"]
     assert {one.namespace for one in everything(data_dir)} == {"local"}
     assert run("db", "check")[0] == 0
     assert json.loads(run("import", str(files[0]), "--json")[1])["known"] == 1
 
 
-def test_one_wrong_file_keeps_all_out(run: Run, data_dir: Path, tmp_path: Path) -> None:
+def test_a_wrong_file_is_named_and_the_others_are_stored(run: Run, data_dir: Path, tmp_path: Path) -> None:
+    good, half, bad = (tmp_path / f"{name}.json" for name in ("good", "half", "bad"))
+    good.write_text(json.dumps([chatgpt()]))
+    half.write_text(json.dumps([llama_cpp(), 7, open_webui()])[:-1])
+    bad.write_text('[{"mapping": 3}]')
+    files = [str(path) for path in (good, half, bad)]
+    code, out, err = run("import", *files)
+    assert (code, out) == (1, "Stored 3 conversations with 9 messages.\n")
+    assert err.splitlines() == [
+        f"Left out: {half}: conversation 2 is of no kind that chatd knows (its own, ChatGPT's, Open WebUI's, "
+        "llama.cpp's).",
+        f"Left out: {half}: it breaks off, or is not JSON, from character {len(half.read_text()) + 1:,} on, "
+        "after 3 conversations.",
+        f"Left out: {bad} cannot be imported: conversation 1 has a mapping of a wrong kind. "
+        "Nothing of it was stored.",
+    ]
+    before = everything(data_dir)
+    again = json.loads(run("import", *files, "--json")[1])
+    assert (again["added"], again["known"], again["messages"], len(again["left_out"])) == (0, 3, 0, 3)
+    assert everything(data_dir) == before
+    assert run("db", "check")[0] == 0
+
+
+def test_files_that_are_all_wrong_are_an_error(run: Run, data_dir: Path, tmp_path: Path) -> None:
     fill(data_dir, talk)
     before = everything(data_dir)
-    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
-    good.write_text(json.dumps([chatgpt()]))
+    bad = tmp_path / "bad.json"
     bad.write_text('[{"mapping": 3}]')
-    code, out, err = run("import", str(good), str(bad))
+    code, out, err = run("import", str(bad))
     assert (code, out) == (2, "")
     assert "bad.json cannot be imported: conversation 1 has a mapping of a wrong kind" in err
     assert everything(data_dir) == before
 
 
-def test_a_message_that_is_stored_elsewhere_keeps_all_out(run: Run, data_dir: Path, tmp_path: Path) -> None:
+def test_a_message_that_is_stored_elsewhere_keeps_its_conversation_out(
+    run: Run, data_dir: Path, tmp_path: Path
+) -> None:
     fill(data_dir, talk)
     before = everything(data_dir)
     file = tmp_path / "all.jsonl"
     run("export", str(file))
     lines = file.read_text("utf-8").split("\n")
     moved = lines[1].replace(before[0].id, "another")
-    file.write_text("\n".join([lines[0], moved]), "utf-8")
-    code, _, err = run("import", str(file))
-    assert code == 2
-    assert "is stored already, in another conversation. None was." in err
-    assert everything(data_dir) == before
+    new = json.dumps(json.loads(lines[-2]) | {"id": "new", "messages": [], "tip_id": None})
+    file.write_text("\n".join([lines[0], moved, new, new]), "utf-8")
+    code, out, err = run("import", str(file))
+    said = "Stored 1 conversations with 0 messages. 1 were there already and are as they were.\n"
+    assert (code, out) == (1, said)
+    assert "is stored already, in another conversation." in err
+    assert [one for one in everything(data_dir) if one.id != "new"] == before
 
 
 def test_an_import_is_refused_while_a_server_runs(run: Run, data_dir: Path, tmp_path: Path) -> None:

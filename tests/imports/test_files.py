@@ -9,7 +9,7 @@ import pytest
 
 from chatd.ids import Namespace
 from chatd.imports.errors import WrongFile
-from chatd.imports.files import read_file, without_ids
+from chatd.imports.files import Found, read_file, without_ids
 from chatd.store.archive import Archived
 
 NS = Namespace("local")
@@ -92,10 +92,17 @@ def llama_cpp() -> dict[str, Any]:
     }
 
 
-def read(tmp_path: Path, value: object) -> list[Archived]:
+def found_in(tmp_path: Path, value: object) -> Found:
     path = tmp_path / "file.json"
     path.write_text(value if isinstance(value, str) else json.dumps(value), "utf-8")
     return read_file(path, NS, NOW)
+
+
+def read(tmp_path: Path, value: object) -> list[Archived]:
+    """All of it."""
+    found = found_in(tmp_path, value)
+    assert found.left_out == []
+    return found.conversations
 
 
 def told(one: Archived) -> tuple[str, list[tuple[str, str]], str]:
@@ -105,7 +112,8 @@ def told(one: Archived) -> tuple[str, list[tuple[str, str]], str]:
 
 def test_chatgpt(tmp_path: Path) -> None:
     (one,) = read(tmp_path, [chatgpt()])
-    turns = [("user", "Why is the sky blue?"), ("assistant", "Magic."), ("assistant", "Because it scatters.")]
+    asked = "Why is the sky blue?\n\n[attachment, not imported]"
+    turns = [("user", asked), ("assistant", "Magic."), ("assistant", "Because it scatters.")]
     assert told(one) == ("Sky", turns, "Because it scatters.")
     assert (one.created_at, one.updated_at) == (1_700_000_000_250_000, 1_700_000_100_000_000)
     assert one.messages[2].created_at == 1_700_000_050_000_000
@@ -118,7 +126,7 @@ def test_chatgpts_archive_as_it_is_downloaded(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("conversations.json", json.dumps([chatgpt()]))
         archive.writestr("user.json", "{}")
-    assert read_file(path, NS, NOW) == read(tmp_path, [chatgpt()])
+    assert read_file(path, NS, NOW).conversations == read(tmp_path, [chatgpt()])
 
 
 def test_open_webui(tmp_path: Path) -> None:
@@ -172,6 +180,142 @@ def broken(tool: dict[str, Any], *path: str, value: object = None) -> list[objec
     return [tool]
 
 
+IMAGE = {"content_type": "image_asset_pointer", "asset_pointer": "sediment://1", "width": 9}
+
+
+def test_what_is_no_text_becomes_a_note_chatgpt(tmp_path: Path) -> None:
+    value = chatgpt()
+    call = said("assistant", kind="code") | {"recipient": "python"}
+    call["content"] = {"content_type": "code", "text": "print(1)"}
+    result = said("tool", "1", kind="execution_output")
+    result["author"]["name"] = "python"
+    heard = {"content_type": "audio_transcription", "text": "And by voice."}
+    messages = {
+        "q": said("user", IMAGE, "What is it?", heard, kind="multimodal_text"),
+        "call": call,
+        "one": result,
+        "again": result,
+        "seen": said("assistant", "It is 1."),
+        "hm": said("assistant", "let me think", kind="thoughts"),
+        "hidden": said("user", "x") | {"metadata": {"is_visually_hidden_from_conversation": True}},
+        "odd": said("assistant", kind="weather_widget") | {"content": {"content_type": "weather_widget"}},
+    }
+    above = [None, *messages]
+    value["mapping"] = {
+        key: {"parent": parent, "message": message}
+        for (key, message), parent in zip(messages.items(), above, strict=False)
+    }
+    (one,) = read(tmp_path, [value])
+    assert told(one)[1] == [
+        ("user", "[image, not imported]\n\nWhat is it?\n\nAnd by voice."),
+        (
+            "assistant",
+            "[tool call: python, not imported]\n\n[tool result: python, not imported]\n\nIt is 1.\n\n"
+            "[weather_widget, not imported]",
+        ),
+    ]
+
+
+def test_what_is_no_text_becomes_a_note_open_webui(tmp_path: Path) -> None:
+    value = open_webui()
+    messages = value["chat"]["history"]["messages"]
+    messages["m1"]["files"] = [{"type": "image", "url": "data:..."}, {"type": "file", "name": "a\nb.pdf"}, 7]
+    messages["m1"]["content"] = [{"type": "text", "text": "Hi"}, {"type": "image_url", "image_url": {}}]
+    messages["m2"] |= {"role": "tool", "name": "search", "content": "secret"}
+    (one,) = read(tmp_path, [value])
+    notes = "[image, not imported]\n\n[file: a b.pdf, not imported]\n\n[attachment, not imported]"
+    assert told(one)[1][:2] == [
+        ("user", f"{notes}\n\nHi\n\n[image, not imported]"),
+        ("assistant", "[tool result: search, not imported]"),
+    ]
+
+
+def test_what_is_no_text_becomes_a_note_llama_cpp(tmp_path: Path) -> None:
+    value = llama_cpp()
+    value["messages"][1]["extra"] = [
+        {"type": "imageFile", "name": "cat.png", "base64Url": "data:..."},
+        {"type": "textFile", "name": "a.txt", "content": "all of it"},
+    ]
+    value["messages"][2]["content"] = [{"type": "text", "text": "Po"}, "ng"]
+    (one,) = read(tmp_path, value)
+    assert told(one)[1][:2] == [
+        ("user", "[image: cat.png, not imported]\n\n[file: a.txt]\nall of it\n\nPing"),
+        ("assistant", "Po\n\nng"),
+    ]
+
+
+SHAPES: dict[str, tuple[list[object], str, list[str]]] = {
+    "no role": (
+        broken(chatgpt(), "mapping", "q", "message", "author", "role"),
+        "conversation 1 (Sky), message q has no role",
+        ["Magic.", "Because it scatters."],
+    ),
+    "a role that is a list": (
+        broken(chatgpt(), "mapping", "a1", "message", "author", "role", value=["user"]),
+        "conversation 1 (Sky), message a1 has a role of a wrong kind",
+        ["Why is the sky blue?\n\n[attachment, not imported]", "Because it scatters."],
+    ),
+    "parts that are a text": (
+        broken(chatgpt(), "mapping", "a2", "message", "content", "parts", value="x"),
+        "conversation 1 (Sky), message a2 has a parts of a wrong kind",
+        ["Why is the sky blue?\n\n[attachment, not imported]", "Magic."],
+    ),
+    "a content that is a number": (
+        broken(open_webui(), "chat", "history", "messages", "m1", "content", value=7),
+        "conversation 1 (Greeting), message m1 has a content of a wrong kind",
+        ["Hello", "Hey"],
+    ),
+    "a message that is a text": (
+        broken(llama_cpp(), "messages", value=[*llama_cpp()["messages"], "x"]),
+        "conversation 1, message 5 has a message of a wrong kind",
+        ["Ping", "Pong", "Pang"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SHAPES)
+def test_a_malformed_message_is_left_out_by_name_and_the_rest_is_read(tmp_path: Path, what: str) -> None:
+    value, wanted, texts = SHAPES[what]
+    found = found_in(tmp_path, value)
+    assert found.left_out == [f"{tmp_path / 'file.json'}: {wanted}"]
+    (one,) = found.conversations
+    assert [message.text for message in one.messages] == texts
+
+
+def test_a_malformed_conversation_is_left_out_by_name_and_the_rest_is_read(tmp_path: Path) -> None:
+    loop = chatgpt() | {"title": "Loop", "conversation_id": "c-2"}
+    (looped,) = broken(loop, "mapping", "root", "parent", value="q")
+    half = chatgpt() | {"title": "Half", "conversation_id": "c-3"}
+    (halved,) = broken(half, "mapping", "q", "message", "content", "parts", value=["\ud800"])
+    found = found_in(tmp_path, [looped, chatgpt(), 3, halved, open_webui()])
+    assert [one.title for one in found.conversations] == ["Sky", "Greeting"]
+    place = f"{tmp_path / 'file.json'}: "
+    assert [said.removeprefix(place).partition(" message ")[0] for said in found.left_out] == [
+        "conversation 1 (Loop): some messages hang in a loop, under no first one",
+        "conversation 3 is of no kind that chatd knows (its own, ChatGPT's, Open WebUI's, llama.cpp's)",
+        "conversation Half is wrong:",
+    ]
+
+
+@pytest.mark.parametrize("share", [0.4, 0.7, 0.99])
+def test_of_a_file_that_breaks_off_what_comes_before_is_read(tmp_path: Path, share: float) -> None:
+    several = [chatgpt() | {"title": f"{n}", "conversation_id": f"c-{n}"} for n in range(10)]
+    text = json.dumps(several)
+    found = found_in(tmp_path, text[: int(len(text) * share)])
+    count = int(10 * share)
+    assert [one.title for one in found.conversations] == [str(n) for n in range(count)]
+    assert len(found.left_out) == 1
+    assert f"after {count} conversations" in found.left_out[0]
+
+
+def test_bytes_that_are_no_text_are_found_where_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    path.write_bytes(json.dumps([chatgpt(), open_webui()]).encode().replace(b"Hello", b"He\xff\xfello"))
+    found = read_file(path, NS, NOW)
+    texts = [message.text for one in found.conversations for message in one.messages]
+    assert "He\ufffd\ufffdllo" in texts
+
+
 HEAD = '{"format":"chatd-conversations","version":1,"made_at":"x"}'
 MALFORMED: dict[str, tuple[object, str]] = {
     "no JSON": ("<html>", "not JSON"),
@@ -180,30 +324,15 @@ MALFORMED: dict[str, tuple[object, str]] = {
     "too deep": ("[" * 200_000, "not JSON"),
     "an odd kind": ([{"hello": 1}], "conversation 1 is of no kind that chatd knows"),
     "a number": ("3", "of no kind"),
-    "the second is odd": ([chatgpt(), 3], "conversation 2 is of no kind"),
-    "no role": (
-        broken(chatgpt(), "mapping", "q", "message", "author", "role"),
-        r"conversation 1 \(Sky\), message q has no role",
-    ),
-    "a role that is a list": (
-        broken(chatgpt(), "mapping", "q", "message", "author", "role", value=["user"]),
-        "a role of a wrong kind",
-    ),
-    "a node that is a text": (broken(chatgpt(), "mapping", "q", value="x"), "message q"),
-    "parts that are a text": (
-        broken(chatgpt(), "mapping", "q", "message", "content", "parts", value="x"),
-        "parts of a wrong kind",
-    ),
+    "nothing but odd ones": ([3, chatgpt()["mapping"]], "conversation 1 is of no kind"),
+    "a mapping that is a text": (broken(chatgpt(), "mapping", value="x"), "a mapping of a wrong kind"),
+    "only a node that is a text": (broken(chatgpt(), "mapping", value={"q": "x"}), "message q"),
     "a loop": (broken(chatgpt(), "mapping", "root", "parent", value="q"), "loop"),
     "no messages": (broken(open_webui(), "chat", value={"title": "x"}), "has no messages"),
-    "no content": (
-        broken(open_webui(), "chat", "history", "messages", "m1", "content", value=7),
-        r"message m1 has a content of a wrong kind",
-    ),
     "no id": (broken(llama_cpp(), "conv", "id"), "has no id"),
     "half a character": (
         broken(chatgpt(), "mapping", "q", "message", "content", "parts", value=["\ud800"]),
-        "not JSON",
+        "message [0-9a-f]+ has text with half a character",
     ),
     "another version": (HEAD.replace("1,", "2,"), "version 2"),
     "another format": (HEAD.replace("chatd-conv", "other-conv"), "format is other-conversations"),
@@ -261,6 +390,14 @@ def test_our_own_lines(tmp_path: Path) -> None:
     (one,) = read(tmp_path, lines())
     assert (one.created_at - one.updated_at, one.messages[0].token_ids) == (1, (1, 2))
     assert without_ids([one])[0].messages[0].token_ids is None
+
+
+def test_a_line_that_is_wrong_is_left_out_by_name_and_the_rest_is_read(tmp_path: Path) -> None:
+    good = lines().splitlines()[1]
+    other = good.replace('"c"', '"d"').replace('"m"', '"n"')
+    found = found_in(tmp_path, "\n".join([HEAD, good, good[:50], "", other.replace("hi", "ho"), other[:-9]]))
+    assert [(one.id, one.messages[0].text) for one in found.conversations] == [("c", "hi"), ("d", "ho")]
+    assert [said.split(": ")[1] for said in found.left_out] == ["line 3 is wrong", "line 6 is wrong"]
 
 
 @pytest.mark.parametrize(

@@ -101,16 +101,20 @@ async def test_files_out_and_in_again(data_dir: Path) -> None:
         whole = (await http.get(f"/conversations/{home}/export")).content
         assert read_bytes(lines, ME, 0) == read_bytes(whole, ME, 0)
         again = (await http.post("/import", content=lines)).json()
-        assert again == {"added": 0, "known": 1, "messages": 0}
+        assert again == {"added": 0, "known": 1, "messages": 0, "left_out": []}
         await http.delete(f"/conversations/{home}")
         back = (await http.post("/import", content=whole)).json()
-        assert back == {"added": 1, "known": 0, "messages": 4}
+        assert back == {"added": 1, "known": 0, "messages": 4, "left_out": []}
         assert (await http.post("/import", content=lines)).json()["added"] == 0, (
             "known by what it was made of"
         )
         [hit] = (await http.get("/search", params={"q": "Second"})).json()["hits"]
         goes_on = await lab.ask("Third", conversation_id=ConversationId(hit["conversation_id"]))
         assert goes_on.text == "An answer."
+        half = lines.replace(home.encode(), b"another") + b'{"id": "cut off'
+        some = (await http.post("/import", content=half)).json()
+        assert (some["added"], some["messages"], len(some["left_out"])) == (1, 4, 1)
+        assert some["left_out"][0].startswith("line 3 is wrong: ")
         for wrong in (
             b"",
             b"{",
@@ -142,7 +146,7 @@ async def test_s4_other_accounts_neither_see_nor_touch_nor_learn_of_it(data_dir:
         assert said(pin) == "not_found"
         stolen = (await http.get(f"/conversations/{home}/export", headers=ann)).content
         taken = (await http.post("/import", content=stolen, headers=bob)).json()
-        assert taken == {"added": 1, "known": 0, "messages": 2}, "as if nobody had it"
+        assert taken == {"added": 1, "known": 0, "messages": 2, "left_out": []}, "as if nobody had it"
         [his] = (await http.get("/conversations", headers=bob)).json()["conversations"]
         assert his["id"] != home
         assert said(await http.get("/operator/cache", headers=bob)) == "not_allowed"
@@ -196,7 +200,7 @@ def test_adopted_ids_say_nothing_and_are_the_same_each_time() -> None:
     }
     head = {"format": "chatd-conversations", "version": 1, "made_at": "2026-11-29T00:00:00Z"}
     raw = b"\n".join(map(msgspec.json.encode, (head, line)))
-    [one] = read_bytes(raw, ME, 0)
+    [one] = read_bytes(raw, ME, 0).conversations
     his, hers = adopted(one, OTHER), adopted(one, ME)
     assert his == adopted(one, OTHER)
     assert {his.id, *(m.id for m in his.messages)}.isdisjoint(

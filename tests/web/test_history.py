@@ -202,6 +202,9 @@ def test_chats_go_out_and_come_in_as_files(
     chatgpt = [{"id": "c", "title": "From elsewhere", "mapping": mapping}]
     _bring(chat, "conversations.json", json.dumps(chatgpt).encode())
     expect(chat.page.get_by_text("1 chat was added.")).to_be_visible()
+    _bring(chat, "half.json", json.dumps([*chatgpt, 7]).encode())
+    expect(chat.page.get_by_text("0 chats were added. 1 was here already.")).to_be_visible()
+    expect(chat.page.get_by_text("conversation 2 is of no kind")).to_be_visible()
     _bring(chat, "broken.json", b"{}")
     expect(
         chat.page.get_by_text("This file cannot be imported: conversation 1 is of no kind")

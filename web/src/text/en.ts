@@ -140,7 +140,7 @@ export const en = {
     evicted: "had been computed before, and was given up since to make room.",
     truncated: "is new where it stands now: the oldest turns were left out.",
     template_rewrote: "is new: the chat template shows an earlier message in another way than before.",
-    edited: "is new: an earlier message was edited.",
+    edited: "is new: an earlier message, or the system prompt, was changed.",
     new_text: "is new text.",
   } as Record<string, string>,
   causeUnknown: (cause: string) => `was a miss for a reason this page does not know: ${cause}.`,
@@ -193,7 +193,8 @@ export const en = {
   settingsPrompt: "System prompt",
   promptHelp: "What the model is told before the first message of this chat.",
   promptPlaceholder: "No system prompt: the model behaves as it was trained to.",
-  promptWarning: "A chat keeps the prompt it began with. Another prompt begins a new chat: nothing computed for this one can be reused there.",
+  promptWarning: (tokens: string) => `A change holds from the next answer on. Nothing computed for this chat can be reused then: that answer reads all ${tokens} tokens again.`,
+  promptChange: "Use it from the next answer on",
   promptBegin: "Begin a new chat with this prompt",
   promptUse: "Use this prompt",
   presets: "Presets",
@@ -286,6 +287,7 @@ export const en = {
     if (known === 0) return was;
     return `${was} ${known === 1 ? "1 was" : `${knownCount} were`} here already.`;
   },
+  leftOut: "Left out:",
 
   reports: "Reports",
   cache: "Cache",

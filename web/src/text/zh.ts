@@ -181,7 +181,8 @@ export const zh: Strings = {
   settingsPrompt: "系统提示词",
   promptHelp: "在本对话的第一条消息之前告诉模型的内容。",
   promptPlaceholder: "没有系统提示词：模型按训练时的方式回答。",
-  promptWarning: "对话始终使用开始时的提示词。换用其他提示词会开始新对话：为本对话计算的内容在那里都无法复用。",
+  promptWarning: (tokens) => `更改从下一次回答起生效。届时为本对话计算的内容都无法复用：该回答要重新读取全部 ${tokens} 个词元。`,
+  promptChange: "从下一次回答起使用",
   promptBegin: "用此提示词开始新对话",
   promptUse: "使用此提示词",
   presets: "预设",
@@ -270,6 +271,7 @@ export const zh: Strings = {
   importing: "正在读取",
   chooseFile: "选择文件",
   imported: (_, count, known, knownCount) => `已添加 ${count} 个对话。${known === 0 ? "" : `另有 ${knownCount} 个早已存在。`}`,
+  leftOut: "未能导入：",
 
   reports: "报表",
   cache: "缓存",

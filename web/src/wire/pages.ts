@@ -38,6 +38,8 @@ export interface Imported {
   added: number;
   known: number;
   messages: number;
+  /** What could not be read, each with its place and what is wrong there. */
+  left_out: string[];
 }
 
 export async function importFile(file: File): Promise<Imported> {
