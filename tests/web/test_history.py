@@ -191,7 +191,7 @@ def test_chats_go_out_and_come_in_as_files(
     )
     whole = _saved(chat, "JSON").path().read_bytes()
     lines = _saved(chat, "JSON Lines").path().read_bytes()
-    assert [one.title for one in read_bytes(whole, LOCAL, 0)] == ["take me *along*"]
+    assert [one.title for one in read_bytes(whole, LOCAL, 0).conversations] == ["take me *along*"]
     assert read_bytes(lines, LOCAL, 0) == read_bytes(whole, LOCAL, 0)
     _bring(chat, "same.jsonl", lines)
     expect(chat.page.get_by_text("0 chats were added. 1 was here already.")).to_be_visible()
