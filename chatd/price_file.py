@@ -98,10 +98,12 @@ def changed(book: PriceBook, changes: Mapping[str, object]) -> PriceBook:
 
     ValueError for a key that is no price and no rule, or a value that is out of its range.
     """
-    _check_keys(changes, (*PRICES, *RULES), "")
+    _check_keys(changes, (*PRICES, "storage", *RULES), "")
     prices = {name: _nano(name, changes[name]) for name in PRICES if name in changes}
     rules = {name: _length(name, changes[name]) for name in RULES if name in changes}
     flat: dict[str, Any] = {"generated" if name == "output" else name: nano for name, nano in prices.items()}
+    if "storage" in changes:
+        flat["storage"] = _nano("storage", changes["storage"])
     models = tuple((model, replace(theirs, **prices)) for model, theirs in book.models)
     return replace(book, models=models, rules=replace(book.rules, **rules), **flat)
 

@@ -241,6 +241,13 @@ class PrefixCache:
         held = {node for hold in self._holds for node in self._tree.path(hold.node)}
         return sum(len(node.pages) for node in held)
 
+    def held_pages(self, holds: Iterable[Hold]) -> dict[Namespace, int]:
+        """Pages of the paths that these keep, each once, by the namespace they belong to."""
+        counts: dict[Namespace, int] = {}
+        for node in {node for hold in holds for node in self._tree.path(hold.node)}:
+            counts[node.namespace] = counts.get(node.namespace, 0) + len(node.pages)
+        return counts
+
     def let_go(self, hold: Hold) -> None:
         self._holds.remove(hold)
         self._tree.unlock(hold.node)

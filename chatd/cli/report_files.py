@@ -1,7 +1,7 @@
 """Reports as JSON and Parquet, page by page. Money is whole nano-units; unknown is null."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -16,8 +16,8 @@ REALS = frozenset({"hit_rate", "saved_s"})
 """And all that ends in ``_ms``; the rest are whole numbers."""
 
 
-def write_json_rows(by: By, pages: Iterable[Page], out: TextIO) -> None:
-    """As ``GET /api/v1/reports/...`` answers, in one page."""
+def write_json_rows(by: By, pages: Iterable[Page], out: TextIO, storage: Sequence[Page] = ()) -> None:
+    """As ``GET /api/v1/reports/...`` answers, in one page, with the totals of ``.../storage``."""
     totals: list[Page] = []
     cursor, between = None, ""
     out.write(f'{{\n  "by": {json.dumps(str(by))},\n  "rows": [')
@@ -27,7 +27,8 @@ def write_json_rows(by: By, pages: Iterable[Page], out: TextIO) -> None:
             out.write(f"{between}\n    {json.dumps(row, ensure_ascii=False)}")
             between = ","
     end = "\n  ]" if between else "]"
-    rest = f'  "totals": {json.dumps(totals)},\n  "next": {json.dumps(cursor)}\n'
+    rest = f'  "totals": {json.dumps(totals)},\n  "next": {json.dumps(cursor)},\n'
+    rest += f'  "storage": {json.dumps(list(storage))}\n'
     out.write(f"{end},\n{rest}}}\n")
 
 

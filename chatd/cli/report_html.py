@@ -9,7 +9,7 @@ from typing import Any
 from chatd.cli.money import short
 from chatd.cli.report_charts import Chart, Series
 from chatd.cli.report_style import STYLE
-from chatd.cli.report_view import HEADINGS, NAMES, Heading, figure, names_of
+from chatd.cli.report_view import HEADINGS, NAMES, Heading, figure, names_of, storage_lines
 from chatd.store.days import day_number, day_of
 from chatd.store.usage import By
 
@@ -33,6 +33,7 @@ def page_html(main: Row, days: Row, models: Row, heading: Heading, now: float) -
         *(_cards(total) for total in main["totals"]),
         *_charts(days),
         *(_table(title, report, now) for title, report in tables if report["totals"]),
+        *(f"<p class=note>{escape(line)}</p>" for line in storage_lines(main.get("storage", []))),
         f"<footer>{FOOTER}</footer>",
     ]
     if not main["totals"]:

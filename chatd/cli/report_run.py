@@ -15,9 +15,10 @@ from chatd.config import Settings
 from chatd.errors import SetupError
 from chatd.ids import ConversationId
 from chatd.server.usage_csv import Page, write_csv_rows
-from chatd.server.usage_views import usage_of
+from chatd.server.usage_views import storage_sums_of, usage_of
 from chatd.store.pricing import View
 from chatd.store.reports import MAX_PAGE, find_session, usage_report
+from chatd.store.storage_days import storage_report, storage_sums
 from chatd.store.usage import Asked, By, Scope, UsageReport
 
 TABLE_ROWS = 50
@@ -39,6 +40,7 @@ def show(settings: Settings, wanted: Wanted, console: Console, now: float) -> No
     with read_data(settings) as connection:
         asked = _asked(connection, wanted, wanted.limit or TABLE_ROWS)
         whole = _joined(_pages(connection, asked, wanted.limit or TABLE_ROWS))
+        whole["storage"] = _storage(connection, wanted)
     print_table(whole, console, now, heading_of(wanted))
 
 
@@ -46,7 +48,10 @@ def write_text(settings: Settings, wanted: Wanted, out: TextIO, *, as_csv: bool)
     """CSV or JSON, written as it is read: a long ledger takes no memory."""
     with read_data(settings) as connection:
         pages = _pages(connection, _asked(connection, wanted, wanted.limit), wanted.limit)
-        (write_csv_rows if as_csv else write_json_rows)(wanted.by, pages, out)
+        if as_csv:
+            write_csv_rows(wanted.by, pages, out)
+        else:
+            write_json_rows(wanted.by, pages, out, _storage(connection, wanted))
 
 
 def write_parquet(settings: Settings, wanted: Wanted, path: Path) -> None:
@@ -68,6 +73,7 @@ def write_page(settings: Settings, wanted: Wanted, path: Path, now: float) -> No
             **pages[0],
             "rows": [row for page in pages for row in page["rows"]],
             "next": pages[-1]["next"],
+            "storage": _storage(connection, wanted),
         }
         days = usage_of(usage_report(connection, replace(asked, by=By.DAY, limit=MAX_PAGE)))
         models = usage_of(usage_report(connection, replace(asked, by=By.MODEL, limit=MAX_PAGE)))
@@ -81,6 +87,14 @@ def write_page(settings: Settings, wanted: Wanted, path: Path, now: float) -> No
 def heading_of(wanted: Wanted) -> Heading:
     """What the figures are, where they are not simply what was billed."""
     return Heading(wanted.view.book, wanted.view.change is not None, wanted.scope)
+
+
+def _storage(connection: Connection, wanted: Wanted) -> list[Page]:
+    """What was kept and what that costs: in no line of turns. Nothing where only some turns are asked for."""
+    scope = wanted.scope
+    if wanted.session is not None or scope.model is not None:
+        return []
+    return storage_sums_of(storage_sums(storage_report(connection, scope, wanted.view)))
 
 
 def _asked(connection: Connection, wanted: Wanted, limit: int | None) -> Asked:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chatd.cli.chat_screen import harmless
-from chatd.cli.money import fixed
+from chatd.cli.money import fixed, short
 from chatd.store.days import day_of
 from chatd.store.prices import PriceBook
 from chatd.store.usage import ALL, By, Scope
@@ -49,6 +49,9 @@ LEAST_ROOM, MOST_ROOM = 23, 48
 SHORT_ID = 8
 """Characters of an id that are shown, or more where these are not enough to tell sessions apart."""
 NOTHING = "No session yet. Start one with `chatd chat`, or on the page."
+
+WHERE = {"disk": "on disk", "pinned": "pinned in memory"}
+GIB_HOUR = 2**30 * 3600
 
 Row = dict[str, Any]
 Report = dict[str, Any]
@@ -119,7 +122,17 @@ def _notes(report: Report, by: By) -> list[str]:
         said.append(f"There are more {shown}: --limit shows them, and the totals count them.")
     if unpriced := sum(total["unpriced"] for total in report["totals"]):
         said.append(f"{_count(unpriced, 'turns')} of models without a price: in no sum of money.")
-    return said
+    return [*said, *storage_lines(report.get("storage", []))]
+
+
+def storage_lines(sums: list[Row]) -> list[str]:
+    """What kept KV comes to: not a turn's cost, so in none of a table's sums."""
+    return [f"KV kept {WHERE[one['tier']]}: {_kept(one)}. It is in no sum above." for one in sums]
+
+
+def _kept(one: Row) -> str:
+    cost = "n/a" if one["cost_nano"] is None else f"{short(one['cost_nano'])} {one['currency']}"
+    return f"{one['byte_seconds'] / GIB_HOUR:,.3f} GiB-hours, {cost}"
 
 
 def _choices(totals: list[Row]) -> Iterator[list[str]]:

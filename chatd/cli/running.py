@@ -184,6 +184,7 @@ class LoadingServer(ChatdServer):
             ),
             clock=time.time,
             new_id=new_id,
+            on_disk=dict if loaded.disk is None else loaded.disk.kept_bytes,
         )
         service.listen(self._app.conversation_changed)
         try:

@@ -14,8 +14,10 @@ from chatd.engine.messages import (
     CachedPath,
     CacheListing,
     ClearCache,
+    CountPinned,
     Forget,
     ListCache,
+    PinnedKv,
     PinPrefix,
     Probe,
     Probed,
@@ -71,6 +73,9 @@ class CacheDesk:
                 self._clear(rid, namespace, disk)
             case ListCache(rid, limit):
                 self._say(CacheListing(rid, self._listing(limit)))
+            case CountPinned(rid):
+                holds = [pin.hold for pin in self._pins.values() if pin.hold is not None]
+                self._say(PinnedKv(rid, tuple(sorted(self._cache.held_pages(holds).items()))))
 
     def tend(self) -> None:
         """End the warmings that are over, and hold what has come of the pinned prefixes."""

@@ -133,7 +133,14 @@ class ListCache:
     limit: int = 100
 
 
-CacheCommand = Warm | Probe | Forget | PinPrefix | UnpinPrefix | ClearCache | ListCache
+@dataclass(frozen=True, slots=True)
+class CountPinned:
+    """Answered by `PinnedKv`: what pinned prefixes hold in memory now."""
+
+    rid: Rid
+
+
+CacheCommand = Warm | Probe | Forget | PinPrefix | UnpinPrefix | ClearCache | ListCache | CountPinned
 
 
 class FinishReason(StrEnum):
@@ -256,6 +263,14 @@ class CacheListing:
 
 
 @dataclass(frozen=True, slots=True)
+class PinnedKv:
+    """Pages that pinned prefixes hold, by the namespace they belong to. A page that many hold counts once."""
+
+    rid: Rid
+    pages: tuple[tuple[Namespace, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """``done`` of the prompt's tokens have KV now."""
 
@@ -305,7 +320,8 @@ class Finished:
     error: str = ""
 
 
-Update = Queued | Restoring | Prefill | Progress | Piece | Held | Finished | Probed | CacheDone | CacheListing
+CacheAnswer = Probed | CacheDone | CacheListing | PinnedKv
+Update = Queued | Restoring | Prefill | Progress | Piece | Held | Finished | CacheAnswer
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from chatd.engine.messages import (
     CacheDone,
     CachedPath,
     ClearCache,
+    CountPinned,
     ListCache,
     PinPrefix,
     Probe,
@@ -132,6 +133,12 @@ class CacheService:
     async def pins(self) -> list[Pin]:
         """The oldest first."""
         return await self._store.pins()
+
+    async def pinned_pages(self) -> dict[Namespace, int]:
+        """Pages of memory that pins hold, by namespace. NotReady if the engine does not answer."""
+        if not await self._store.pins():
+            return {}
+        return dict((await self._calls.pinned(CountPinned(self._calls.new_rid()))).pages)
 
     async def pin_again(self) -> None:
         """Tell a new engine of the pins there are. Cancelled, some may not be told of."""

@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import Callable
 
 from chatd.engine.messages import (
+    CacheAnswer,
     CacheCommand,
     CacheDone,
     CacheListing,
     ClearCache,
+    CountPinned,
     Forget,
     ListCache,
+    PinnedKv,
     PinPrefix,
     Probe,
     Probed,
@@ -21,8 +24,6 @@ from chatd.ids import Rid
 ANSWER_S = 20.0
 """A step takes a tenth of a second, and a large cache is cleared in less than one."""
 
-Answer = Probed | CacheDone | CacheListing
-
 
 class EngineCalls:
     """``send`` hands a command to the engine and never waits. Belongs to the event loop."""
@@ -33,7 +34,7 @@ class EngineCalls:
         self.send = send
         self._new_id = new_id
         self._answer_s = answer_s
-        self._waiting: dict[Rid, asyncio.Future[Answer]] = {}
+        self._waiting: dict[Rid, asyncio.Future[CacheAnswer]] = {}
         self._failure: ChatdError | None = None
 
     def new_rid(self) -> Rid:
@@ -50,6 +51,11 @@ class EngineCalls:
         assert isinstance(answer, CacheListing)
         return answer
 
+    async def pinned(self, command: CountPinned) -> PinnedKv:
+        answer = await self._ask(command)
+        assert isinstance(answer, PinnedKv)
+        return answer
+
     async def done(self, command: Forget | PinPrefix | UnpinPrefix | ClearCache) -> CacheDone:
         """Raises NotReady if the engine could not do it."""
         answer = await self._ask(command)
@@ -58,7 +64,7 @@ class EngineCalls:
             raise NotReady(answer.error)
         return answer
 
-    def take(self, answer: Answer) -> None:
+    def take(self, answer: CacheAnswer) -> None:
         """What the engine said. Answers that nobody waits for any more are dropped."""
         waiting = self._waiting.pop(answer.rid, None)
         if waiting is not None and not waiting.done():
@@ -73,8 +79,8 @@ class EngineCalls:
         self._waiting.clear()
 
     async def _ask(
-        self, command: Probe | Forget | PinPrefix | UnpinPrefix | ClearCache | ListCache
-    ) -> Answer:
+        self, command: Probe | Forget | PinPrefix | UnpinPrefix | ClearCache | ListCache | CountPinned
+    ) -> CacheAnswer:
         """NotReady if no answer comes in time. Cancelled or late, the command is carried out all the same."""
         if self._failure is not None:
             raise self._failure
@@ -83,7 +89,7 @@ class EngineCalls:
         try:
             self.send(command)
             async with asyncio.timeout(self._answer_s):
-                answer: Answer = await waiting
+                answer: CacheAnswer = await waiting
                 return answer
         except TimeoutError:
             raise NotReady(

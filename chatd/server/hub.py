@@ -13,15 +13,7 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from chatd.engine.messages import (
-    CacheDone,
-    CacheListing,
-    EngineState,
-    FinishReason,
-    Probed,
-    StepOutput,
-    Update,
-)
+from chatd.engine.messages import CacheAnswer, EngineState, FinishReason, StepOutput, Update
 from chatd.engine.stream import Delta, Ended
 from chatd.errors import ChatdError, InvalidParameter, NotFound
 from chatd.ids import ConversationId, Namespace, ResponseId, Rid
@@ -96,7 +88,7 @@ class Hub:
                 self._take(update)
 
     def _take(self, update: Update) -> None:
-        if isinstance(update, Probed | CacheDone | CacheListing):
+        if isinstance(update, CacheAnswer):
             self._calls.take(update)
 
     def cancel(self, live: LiveResponse) -> None:

@@ -181,6 +181,7 @@ class UsageReport(Struct, frozen=True):
 
 class StorageReport(Struct, frozen=True):
     rows: list[dict[str, Any]]
+    totals: list[dict[str, Any]]
 
 
 def _whole(name: str, low: int, high: int, words: str) -> Query:
@@ -257,7 +258,7 @@ TABLE: Mapping[Callable[..., Any], Operation] = {
     native_api.verify: Operation(gives=Verdict, errors=REFUSED),
     native_api.status: Operation(gives=Status, errors=REFUSED),
     reports_api.report: Operation(gives=UsageReport, errors=REFUSED, query=(*_SCOPE, *_VIEW)),
-    reports_api.storage: Operation(gives=StorageReport, errors=REFUSED, query=_SCOPE),
+    reports_api.storage: Operation(gives=StorageReport, errors=REFUSED, query=(*_SCOPE, *_VIEW[2:])),
     login_api.log_in: Operation(takes=login_api.LoginBody, gives=Session, errors=REFUSED),
     login_api.log_out: Operation(statuses=("204",), errors=REFUSED),
     login_api.session: Operation(gives=Session, errors=REFUSED),

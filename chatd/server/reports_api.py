@@ -28,11 +28,12 @@ from chatd.price_file import changed, find_book, parse_changes, shipped_books
 from chatd.server.http import json_response
 from chatd.server.state import AppState
 from chatd.server.usage_csv import write_csv_head, write_csv_page
-from chatd.server.usage_views import storage_of, usage_of
+from chatd.server.usage_views import storage_of, storage_sums_of, usage_of
 from chatd.server.visitors import visitor_of
 from chatd.store.days import day_number
 from chatd.store.pricing import View
 from chatd.store.reports import MAX_PAGE
+from chatd.store.storage_days import storage_sums
 from chatd.store.usage import Asked, By, Scope
 
 KINDS: Mapping[str, By] = {
@@ -115,9 +116,11 @@ async def prices(request: Request) -> Response:
 
 
 async def storage(request: Request) -> Response:
+    """KV that was kept on disk or pinned: by day, namespace and tier, and what it comes to by tier."""
     state: AppState = request.app.state.chatd
     _check_params(request)
-    return json_response({"rows": storage_of(await state.store.storage_report(_scope(request, state)))})
+    rows = await state.store.storage_report(_scope(request, state), _view(request))
+    return json_response({"rows": storage_of(rows), "totals": storage_sums_of(storage_sums(rows))})
 
 
 def _check_params(request: Request) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 
 import anyio.to_thread
@@ -41,6 +41,7 @@ from chatd.server.opening import (
 )
 from chatd.server.prompt import PromptMaker
 from chatd.server.request_log import ended_line
+from chatd.server.storage_meter import StorageMeter
 from chatd.server.turns import Place, find_place
 from chatd.server.visitors import Visitor
 from chatd.store.errors import StoreFailure, TipMoved
@@ -69,7 +70,8 @@ _STOPPED = EngineFailure("The engine has stopped. Restart the server; its log sa
 
 
 class ChatService:
-    """``clock`` gives Unix seconds, ``monotonic`` seconds for durations, ``new_id`` ids not given before."""
+    """``clock`` gives Unix seconds, ``monotonic`` seconds for durations, ``new_id`` ids not given before,
+    ``on_disk`` the bytes of KV on disk by namespace (called on a worker thread)."""
 
     def __init__(
         self,
@@ -80,6 +82,7 @@ class ChatService:
         clock: Callable[[], float],
         new_id: Callable[[], str],
         monotonic: Callable[[], float] = time.monotonic,
+        on_disk: Callable[[], Mapping[Namespace, int]] = dict,
     ) -> None:
         self.backend = backend
         self._store = store
@@ -97,6 +100,8 @@ class ChatService:
         self._forgetter = Forgetter(store, self._calls)
         self.cache = CacheService(store, backend, self._calls)
         """The operator's side of the cache, and hints about it."""
+        self.storage = StorageMeter(store, on_disk, self._pinned_bytes, monotonic)
+        """Of KV that is kept."""
         self._run_id = RunId(0)
         self._threads = anyio.CapacityLimiter(2)
         self._opening: set[asyncio.Task[Started]] = set()
@@ -146,6 +151,7 @@ class ChatService:
                 tasks.create_task(self._prune(), name="chatd-prune"),
                 tasks.create_task(self._forgetter.run(), name="chatd-forget"),
                 tasks.create_task(self.cache.pin_again(), name="chatd-pin"),
+                tasks.create_task(self.storage.run(), name="chatd-meter"),
             ]
             try:
                 yield
@@ -153,8 +159,14 @@ class ChatService:
                 for task in keeping:
                     task.cancel()
                 self._flusher.stop()
+        await self.storage.settle()
         if not self.open_count:  # else the run is left as a dead one, for the next start to settle
             await self._store.end_run()
+
+    async def _pinned_bytes(self) -> dict[Namespace, int]:
+        page_bytes = self.backend.kv_bytes // max(1, self.engine_state.total_pages)
+        pages = await self.cache.pinned_pages()
+        return {namespace: page_bytes * count for namespace, count in pages.items()}
 
     async def _prune(self) -> None:
         while True:

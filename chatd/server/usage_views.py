@@ -5,7 +5,7 @@ from typing import Any
 
 from chatd.store.days import day_of
 from chatd.store.records import rfc3339
-from chatd.store.usage import StorageRow, UsageReport, UsageRow
+from chatd.store.usage import StorageRow, StorageSum, UsageReport, UsageRow
 
 _NOT_FIGURES = frozenset({"labels", "first_at", "last_at", "sessions"})
 _DECIMALS = 3
@@ -41,6 +41,19 @@ def figures_of(row: UsageRow) -> dict[str, Any]:
 
 def _short(value: Any) -> Any:
     return round(value, _DECIMALS) if isinstance(value, float) else value
+
+
+def storage_sums_of(sums: tuple[StorageSum, ...]) -> list[dict[str, Any]]:
+    """What all of it comes to, by tier."""
+    return [
+        {
+            "tier": one.tier,
+            "byte_seconds": one.byte_seconds,
+            "currency": one.currency,
+            "cost_nano": one.cost_nano,
+        }
+        for one in sums
+    ]
 
 
 def storage_of(rows: tuple[StorageRow, ...]) -> list[dict[str, Any]]:

@@ -1,15 +1,15 @@
 """KV that is kept on disk or pinned, metered by the day: bytes times seconds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, select
 from sqlalchemy.dialects.sqlite import insert
 
 from chatd.ids import Namespace
 from chatd.store.prices import storage_cost
-from chatd.store.rows import load_books
+from chatd.store.pricing import AS_BILLED, View
 from chatd.store.schema import storage_days
-from chatd.store.usage import Scope, StorageRow, StorageUse
+from chatd.store.usage import Scope, StorageRow, StorageSum, StorageUse
 
 
 def add_storage(conn: Connection, uses: Sequence[StorageUse], *, day: int, price_version: str) -> None:
@@ -31,9 +31,9 @@ def add_storage(conn: Connection, uses: Sequence[StorageUse], *, day: int, price
         conn.execute(new.on_conflict_do_update(index_elements=key, set_=grown), rows)
 
 
-def storage_report(conn: Connection, scope: Scope) -> tuple[StorageRow, ...]:
+def storage_report(conn: Connection, scope: Scope, view: View = AS_BILLED) -> tuple[StorageRow, ...]:
     """The newest day first. Model and session of the scope say nothing here."""
-    table, books = storage_days.c, load_books(conn)
+    table, books = storage_days.c, view.books(conn)
     query = select(storage_days).order_by(table.day.desc(), table.namespace, table.tier, table.price_version)
     if scope.namespace is not None:
         query = query.where(table.namespace == scope.namespace)
@@ -48,3 +48,16 @@ def storage_report(conn: Connection, scope: Scope) -> tuple[StorageRow, ...]:
         name, currency = Namespace(row.namespace), books[row.price_version].currency
         found.append(StorageRow(row.day, name, row.tier, row.byte_seconds, currency, cost))
     return tuple(found)
+
+
+def storage_sums(rows: Iterable[StorageRow]) -> tuple[StorageSum, ...]:
+    """By tier and currency; what has no price is apart from what has one."""
+    sums: dict[tuple[str, str, bool], StorageSum] = {}
+    for row in rows:
+        key = (row.tier, row.currency, row.cost_nano is None)
+        byte_seconds, cost = row.byte_seconds, row.cost_nano
+        if (before := sums.get(key)) is not None:
+            byte_seconds += before.byte_seconds
+            cost = None if cost is None or before.cost_nano is None else cost + before.cost_nano
+        sums[key] = StorageSum(row.tier, byte_seconds, row.currency, cost)
+    return tuple(sums[key] for key in sorted(sums))

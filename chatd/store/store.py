@@ -51,6 +51,7 @@ from chatd.store.log_keeper import LogKeeper
 from chatd.store.migrate import migrate
 from chatd.store.notes import Note
 from chatd.store.prices import PriceBook
+from chatd.store.pricing import AS_BILLED, View
 from chatd.store.readers import Readers, ReadGate
 from chatd.store.records import (
     BegunResponse,
@@ -462,9 +463,9 @@ class Store:
         day, version = today(self._clock()), self._prices.version
         await self._write(lambda conn: add_storage(conn, uses, day=day, price_version=version))
 
-    async def storage_report(self, scope: Scope) -> tuple[StorageRow, ...]:
+    async def storage_report(self, scope: Scope, view: View = AS_BILLED) -> tuple[StorageRow, ...]:
         """KV that was kept, by day."""
-        return await self._read(lambda conn: storage_report(conn, scope))
+        return await self._read(lambda conn: storage_report(conn, scope, view))
 
     async def verify(self, live: Callable[[], RunCounters] | None = None) -> VerifyReport:
         """Works everything out again; see `chatd.store.verify`.

@@ -122,6 +122,16 @@ class StorageRow:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageSum:
+    """The same over many days and namespaces."""
+
+    tier: str
+    byte_seconds: int
+    currency: str
+    cost_nano: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class UsageReport:
     """Lines in the report's order (sessions and days the newest first, others by name), and one total for
     each currency, over the whole scope. ``next`` is the ``after`` of the following page, None on the last.

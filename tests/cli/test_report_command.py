@@ -1,10 +1,13 @@
 """``chatd report`` as it is typed."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from chatd.store.store import DATABASE_NAME
 from tests.cli.commands import Run, fill, run
 from tests.store.long_ledger import make_long_ledger
 from tests.store.test_reports import some_turns_of
@@ -30,6 +33,40 @@ def test_each_report_in_each_form(run: Run, filled: Path, tmp_path: Path, by: st
     assert page.read_text("utf-8").startswith("<!doctype html>")
     assert run("report", "--by", by, "--parquet", str(parquet))[:2] == (0, f"Wrote {parquet}.\n")
     assert sum(row["turns"] for row in document["rows"]) == document["totals"][0]["turns"] == 80
+
+
+def keep(folder: Path, **byte_seconds: int) -> None:
+    with closing(sqlite3.connect(folder / DATABASE_NAME)) as connection, connection:
+        (version,) = connection.execute("SELECT version FROM price_books").fetchone()
+        rows = [(20_787, "alice", tier, version, count) for tier, count in byte_seconds.items()]
+        connection.executemany("INSERT INTO storage_days VALUES (?, ?, ?, ?, ?)", rows)
+
+
+def test_kept_kv_has_lines_of_its_own(run: Run, filled: Path, tmp_path: Path) -> None:
+    before = run("report")[1]
+    assert "KV kept" not in before
+    gib_hour = 2**30 * 3600
+    keep(filled, disk=3 * gib_hour, pinned=gib_hour // 2)
+    out = run("report")[1]
+    assert out.startswith(before.rstrip("\n")), "what turns cost is as it was"
+    assert "KV kept on disk: 3.000 GiB-hours, n/a. It is in no sum above." in out
+    priced = run("report", "--what-if", "storage=0.02")[1]
+    assert "KV kept on disk: 3.000 GiB-hours, 0.060 CNY." in priced
+    assert "KV kept pinned in memory: 0.500 GiB-hours, 0.010 CNY." in priced
+    assert "GiB-hours, 0 CNY." in run("report", "--what-if", "storage=0")[1]
+    (disk, pinned) = json.loads(run("report", "--json", "--what-if", "storage=0.02")[1])["storage"]
+    assert disk == {
+        "tier": "disk",
+        "byte_seconds": 3 * gib_hour,
+        "currency": "CNY",
+        "cost_nano": 60_000_000,
+    }
+    assert pinned["cost_nano"] == 10_000_000
+    page = tmp_path / "r.html"
+    run("report", "--html", str(page))
+    assert "KV kept on disk: 3.000 GiB-hours, n/a." in page.read_text("utf-8")
+    for scope in (("--model", "m"), ("--until", "2026-11-28")):
+        assert "KV kept" not in run("report", *scope)[1], "of other days, and of no model"
 
 
 def test_a_limit_pages_and_the_totals_stay(run: Run, data_dir: Path) -> None:
@@ -112,4 +149,5 @@ def test_the_books_that_come_with_it(run: Run) -> None:
 
 def test_a_report_of_an_empty_folder(run: Run) -> None:
     assert "No session yet" in run("report")[1]
-    assert json.loads(run("report", "--json")[1]) == {"by": "session", "rows": [], "totals": [], "next": None}
+    empty: dict[str, object] = {"by": "session", "rows": [], "totals": [], "next": None, "storage": []}
+    assert json.loads(run("report", "--json")[1]) == empty

@@ -54,7 +54,7 @@ def test_json_is_one_document_whatever_the_pages(count: int) -> None:
     write_json_rows(By.SESSION, pages(*rows) if rows else iter([empty]), out := io.StringIO())
     found = json.loads(out.getvalue())
     whole = UsageReport(By.SESSION, tuple(rows), (total(),) if rows else (), None)
-    assert found == usage_of(whole)
+    assert found == usage_of(whole) | {"storage": []}
 
 
 def test_parquet_has_types_and_nulls(tmp_path: Path) -> None:

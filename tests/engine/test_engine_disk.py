@@ -14,8 +14,10 @@ from chatd.engine.messages import (
     CacheDone,
     CacheListing,
     ClearCache,
+    CountPinned,
     Forget,
     ListCache,
+    PinnedKv,
     PinPrefix,
     Prefill,
     Probe,
@@ -78,7 +80,9 @@ class DiskEngine:
         assert text == reference(request(rid, ids, max_tokens))
         return next(u for u in self.outbox.updates if isinstance(u, Prefill) and u.rid == rid)
 
-    def ask(self, command: Probe | Forget | PinPrefix | UnpinPrefix | ClearCache | ListCache) -> Update:
+    def ask(
+        self, command: Probe | Forget | PinPrefix | UnpinPrefix | ClearCache | ListCache | CountPinned
+    ) -> Update:
         self.engine.send(command)
         return self.outbox.until(lambda update: update.rid == command.rid)
 
@@ -157,9 +161,11 @@ def test_commands(tmp_path: Path) -> None:
         assert [(path.tokens, path.stored) for path in listing.paths] == [(384, 384)]
         pinned = lab.ask(PinPrefix(Rid("pin"), "manual", ME, ids[:130]))
         assert pinned == CacheDone(Rid("pin"), 128, 2)
+        assert lab.ask(CountPinned(Rid("n1"))) == PinnedKv(Rid("n1"), ((ME, 128 // 16),))
         cleared = lab.ask(ClearCache(Rid("c")))
         assert cleared == CacheDone(Rid("c"), 256, 4)
         assert lab.ask(UnpinPrefix(Rid("u"), "manual")) == CacheDone(Rid("u"), 128, 0)
+        assert lab.ask(CountPinned(Rid("n2"))) == PinnedKv(Rid("n2"), ())
         assert lab.ask(Forget(Rid("f"), ME, (ids,))) == CacheDone(Rid("f"), 128, 2)
         assert lab.tier.stats().blocks == 0
 

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -232,6 +232,7 @@ async def chat_lab(
     num_pages: int = NUM_PAGES,
     prefix: str = "id",
     template: str = TOY_TEMPLATE,
+    on_disk: Callable[[], Mapping[Namespace, int]] = dict,
     **limits: Any,
 ) -> AsyncIterator[ChatLab]:
     """A running service. At the end everything is drained and the ledger checked.
@@ -249,7 +250,12 @@ async def chat_lab(
     engine = HandEngine(post) if by_hand else toy_engine(post, runner, **pool, **limits)
     backend = Backend(toy_tokenizer(), toy_template(template), engine, "toy", context_length, VOCAB_SIZE)
     service = ChatService(
-        backend=backend, store=store, settings=settings or ServiceSettings(), clock=time.time, new_id=ids
+        backend=backend,
+        store=store,
+        settings=settings or ServiceSettings(),
+        clock=time.time,
+        new_id=ids,
+        on_disk=on_disk,
     )
     lab = ChatLab(store, engine, service, runner)
     async with service.running():

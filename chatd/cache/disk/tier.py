@@ -200,6 +200,13 @@ class DiskTier:
     def ls(self) -> list[NamespaceUse]:
         return namespaces(self._store.index.entries(), self._store.keys.fingerprint)
 
+    def kept_bytes(self) -> dict[Namespace, int]:
+        """What each namespace has on disk, of all models; what all share is under `SHARED`."""
+        kept: dict[Namespace, int] = {}
+        for use in self.ls():
+            kept[use.namespace] = kept.get(use.namespace, 0) + use.nbytes
+        return kept
+
     def paths(self) -> list[PathUse]:
         store = self._store
         return paths(store.index.entries(), store.keys.fingerprint, store.rules)
