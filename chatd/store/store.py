@@ -252,7 +252,6 @@ class Store:
             lambda conn: conversations.rename(conn, namespace, conversation_id, title, now=now)
         )
 
-    async def pin_conversation(
     async def set_system(
         self, namespace: Namespace, conversation_id: ConversationId, system: str
     ) -> Conversation:
@@ -262,6 +261,7 @@ class Store:
             lambda conn: change(conn, namespace, conversation_id, system, new_id=new_id, now=now)
         )
 
+    async def pin_conversation(
         self, namespace: Namespace, conversation_id: ConversationId, *, pinned: bool
     ) -> Conversation:
         """Keep it at hand, or not any more. NotFound for unknown or foreign."""
@@ -291,7 +291,7 @@ class Store:
         return await self._read(read)
 
     async def store_archived(self, wanted: Sequence[Archived]) -> Stored:
-        """All of them or, with a WrongArchive, none; those whose id is known stay as they are."""
+        """Each that can be; those whose id is known stay as they are."""
         return await self._write(lambda conn: archive.store_archived(conn, wanted))
 
     async def prune(self) -> int:
