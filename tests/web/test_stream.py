@@ -15,9 +15,7 @@ BUSY = 3
 
 
 @pytest.mark.timeout(150)
-def test_the_end_of_10_000_tokens_costs_little(
-    browser: Browser, built_page: Path, tmp_path: Path
-) -> None:
+def test_the_end_of_10_000_tokens_costs_little(browser: Browser, built_page: Path, tmp_path: Path) -> None:
     """The last 2 s of it, where most has come already. Three tries: the rest is the machine's."""
     costs: list[Cost] = []
     for attempt in range(3):
