@@ -225,7 +225,7 @@ async def test_a_full_disk_fails_the_batch_and_serves_again(data_dir: Path) -> N
 
 
 async def test_an_error_of_the_driver_itself_is_the_databases(data_dir: Path) -> None:
-    """A flush goes to the driver past SQLAlchemy; who waits for it must not learn of another kind of error."""
+    """A flush goes to the driver past SQLAlchemy; who waits for it must not learn of other kinds of error."""
 
     def wrong(conn: Connection) -> None:
         driver_of(conn).execute("INSERT INTO engine_runs (id) VALUES (1)")
