@@ -1,6 +1,6 @@
 """What every test may use, and the rules that hold for every test.
 
-A coroutine test has 20 s, and none may keep the event loop from turning.
+A coroutine test that starts no process has 20 s, and none may keep the event loop from turning.
 """
 
 import asyncio
@@ -16,6 +16,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 ASYNC_TIMEOUT_S = 20
+PROCESSES = {Path(__file__).parent / folder for folder in ("cli", "e2e")}
+"""Folders whose tests start processes, each with some seconds of imports: they have the time of any test."""
 BLOCKED_CPU_S = 0.5
 """CPU time one callback of the loop may take: wall time would also count what other processes take."""
 
@@ -38,6 +40,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not isinstance(item, pytest.Function) or not inspect.iscoroutinefunction(item.function):
+            continue
+        if item.path.parent in PROCESSES:
             continue
         if item.get_closest_marker("timeout") is None and item.get_closest_marker("full") is None:
             item.add_marker(pytest.mark.timeout(ASYNC_TIMEOUT_S))
