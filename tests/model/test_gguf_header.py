@@ -147,7 +147,7 @@ def test_w2_cut_at_1000_places(good: bytes, tmp_path: Path) -> None:
 EDITS = [b"\x00", b"\x01", b"\x09", b"\xff", bytes(8), b"\x7f" * 8, b"\xff" * 8]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_w2_fuzzed_header_opens_or_is_refused(good: bytes, tmp_path: Path, data: st.DataObject) -> None:
     """Any bytes changed anywhere in the header: nothing but ModelFileError, ever."""

@@ -137,7 +137,7 @@ def test_w2_cut_at_1000_places(tmp_path: Path) -> None:
     check_cuts(folder, random.Random(1).sample(range((folder / "model.safetensors").stat().st_size), 1000))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(at=st.integers(0, 2300), value=st.binary(min_size=1, max_size=9))
 def test_w2_fuzzed_header_opens_or_is_refused(good: Path, tmp_path: Path, at: int, value: bytes) -> None:
     changed = bytearray((good / "model.safetensors").read_bytes())
