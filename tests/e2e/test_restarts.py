@@ -29,10 +29,11 @@ class Watcher:
         self.endings: dict[str, wire.AnyEnding] = {}
         self.text: dict[str, str] = {}
         self.seq: dict[str, int] = {}
+        self.errors: list[wire.Error] = []
 
     async def watch(self, server: ToyProcess) -> None:
         async with client_of(server) as client:
-            self.text, self.seq = client.text, client.seq
+            self.text, self.seq, self.errors = client.text, client.seq, client.errors
             try:
                 await self._talk(client)
             except ConnectionClosed:
@@ -64,6 +65,9 @@ async def killed(server: ToyProcess, watchers: list[Watcher], after_s: float) ->
             await asyncio.sleep(0.005)
         await asyncio.sleep(after_s)
         await server.end(signal.SIGKILL)
+    assert [watcher.errors for watcher in watchers if watcher.errors] == []
+    log = await server.errors()
+    assert not [words for words in ("the store failed", "Traceback", "is locked") if words in log]
 
 
 async def all_is_there(server: ToyProcess, watcher: Watcher) -> None:

@@ -55,6 +55,7 @@ class Client:
         self.socket = socket
         self.text: dict[str, str] = {}
         self.seq: dict[str, int] = {}
+        self.errors: list[wire.Error] = []
 
     async def send(self, event: wire.ClientEvent) -> None:
         await self.socket.send(wire.encode(event), text=True)
@@ -65,6 +66,8 @@ class Client:
             assert event.from_seq == self.seq.get(event.response_id, event.from_seq - 1) + 1
             self.seq[event.response_id] = event.seq
             self.text[event.response_id] = self.text.get(event.response_id, "") + event.delta
+        if isinstance(event, wire.Error):
+            self.errors.append(event)
         return event
 
     async def until(self, kind: type[EventT]) -> EventT:
