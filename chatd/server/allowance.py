@@ -1,5 +1,7 @@
 """A bound on how often something may be asked for. Pure: the time is passed in."""
 
+import math
+
 
 class Allowance:
     """``burst`` at once, then ``per_s`` a second."""
@@ -9,6 +11,11 @@ class Allowance:
         self._per_s = per_s
         self._left = float(burst)
         self._at: float | None = None
+
+    @property
+    def wait_s(self) -> int:
+        """Whole seconds from the last `take` until the next one is good; a minute where none ever is."""
+        return max(1, math.ceil((1 - self._left) / self._per_s)) if self._per_s else 60
 
     def take(self, now: float) -> bool:
         """Whether it may be done once more. ``now`` is monotonic seconds."""

@@ -26,6 +26,7 @@ from chatd.server.keyring import Keyring
 from chatd.server.page import page_names
 from chatd.server.state import AppState
 from chatd.server.visitors import VISITOR, Visitor
+from chatd.server.visits import Visit
 from chatd.store.key_records import Room
 
 OPERATOR_HEADER = "x-chatd-admin"
@@ -51,10 +52,7 @@ class Doorman:
         try:
             visitor = self._admitted(connection)
         except ChatdError as error:
-            response = self._refuse(connection, error)
-            if isinstance(error, Unauthorized):
-                response.headers["www-authenticate"] = "Bearer"
-            await response(scope, receive, send)
+            await self._refusal(connection, error)(scope, receive, send)
             return
         if visitor is None:
             await self._app(scope, receive, send)
@@ -66,7 +64,26 @@ class Doorman:
                 MutableHeaders(scope=message).update(rate_headers(visitor.room))
             await send(message)
 
-        await self._app(scope, receive, send_with_room)
+        if scope["type"] == "http":
+            await self._visit(scope, Visit(visitor, receive, send_with_room))
+        else:
+            await self._app(scope, receive, send)
+
+    async def _visit(self, scope: Scope, visit: Visit) -> None:
+        """Answer a request unless its visitor is shown out meanwhile."""
+        self._state.visits.add(visit)
+        try:
+            await self._app(scope, visit.receive, visit.send)
+        finally:
+            self._state.visits.discard(visit)
+        shown_out = Unauthorized("The key was revoked, or the page logged out.")
+        await visit.end(scope, self._refusal(HTTPConnection(scope), shown_out))
+
+    def _refusal(self, connection: HTTPConnection, error: ChatdError) -> Response:
+        response = self._refuse(connection, error)
+        if isinstance(error, Unauthorized):
+            response.headers["www-authenticate"] = "Bearer"
+        return response
 
     def _admitted(self, connection: HTTPConnection) -> Visitor | None:
         """Who asks, if the path wants to know. Raises Unauthorized and NotAllowed."""

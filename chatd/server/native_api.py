@@ -105,7 +105,9 @@ async def delete_conversation(request: Request) -> Response:
 async def warm_conversation(request: Request) -> Response:
     """A hint: 202, and whether it was taken."""
     state = _state(request)
-    taken = state.warming.take(state.clock())
+    visitor = visitor_of(request)
+    state.looks.take(visitor, state.clock())
+    taken = state.looks.may_warm(visitor, state.clock())
     if taken:
         await state.ready_service().cache.warm(_account(request), _conversation_id(request))
     return json_response({"accepted": taken}, 202)
@@ -116,6 +118,7 @@ async def estimate(request: Request) -> Response:
     state = _state(request)
     asked = await read_json(request, EstimateBody)
     asked.check()
+    state.looks.take(visitor_of(request), state.clock())
     found = await state.ready_service().estimate(_account(request), command_of(asked))
     body = to_builtins(estimated_of(found, asked.idempotency_key))
     return json_response({name: value for name, value in body.items() if name not in HIDDEN})

@@ -63,6 +63,7 @@ async def count_chat_tokens(request: Request) -> Response:
     state: AppState = request.app.state.chatd
     service = state.ready_service()
     asked = wire.decode_request(await read_body(request))
+    state.looks.take(visitor_of(request), state.clock())
     count = await service.count_tokens(visitor_of(request).namespace, _command(asked, None))
     return json_response(wire.InputTokens(count))
 

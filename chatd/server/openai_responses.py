@@ -70,6 +70,7 @@ async def count_tokens(request: Request) -> Response:
     account = visitor_of(request).namespace
     service = state.ready_service()
     asked = decode_accepted(await read_body(request), wire.ResponseRequest, wire.ACCEPTED)
+    state.looks.take(visitor_of(request), state.clock())
     command, _ = await _command(state, account, asked, None)
     return json_response(InputTokens(await service.count_tokens(account, command)))
 

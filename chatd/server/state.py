@@ -17,16 +17,17 @@ from chatd.engine.messages import EngineCounters, EngineState
 from chatd.engine.stream import TokenStream
 from chatd.errors import Draining, NotReady
 from chatd.ids import ConversationId, Namespace, ResponseId
-from chatd.server.allowance import Allowance
 from chatd.server.cache_service import CacheService
 from chatd.server.commands import CreateCommand, Started
 from chatd.server.estimates import Estimated
 from chatd.server.figures import HttpFigures, ResponseFigures
 from chatd.server.flush import ConversationListener
 from chatd.server.keyring import Keyring
+from chatd.server.looks import Looks
 from chatd.server.protocol import ConversationUpdated
 from chatd.server.views import update_of
 from chatd.server.visitors import Visitor
+from chatd.server.visits import Visit
 from chatd.store.records import Conversation, ResponseRecord
 from chatd.store.store import Store
 
@@ -146,10 +147,11 @@ class AppState:
     loading: str = "starting"
     draining: bool = False
     connections: set[Connection] = field(default_factory=set)
+    visits: set[Visit] = field(default_factory=set)
+    """HTTP requests that are being answered."""
     admin_token: str = field(default="", repr=False)
     disk: DiskTier | None = None
-    warming: Allowance = field(default_factory=lambda: Allowance(20, 2.0))
-    """Of hints over HTTP, which have no connection of their own to be counted by."""
+    looks: Looks = field(default_factory=Looks)
     http: HttpFigures = field(default_factory=HttpFigures)
     keys: Keyring = field(init=False)
 
@@ -185,10 +187,10 @@ class AppState:
                 connection.conversation(update_of(conversation))
 
     def show_out(self) -> None:
-        """Close the sockets of everybody who would not be let in now."""
-        for connection in list(self.connections):
-            if not self.keys.is_good(connection.visitor):
-                connection.show_out()
+        """Close the sockets, and end the requests, of everybody who would not be let in now."""
+        for one in (*self.connections, *self.visits):
+            if not self.keys.is_good(one.visitor):
+                one.show_out()
 
     def begin_drain(self) -> None:
         """Refuse new responses and tell every connection. Idempotent."""

@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from chatd.engine.stream import Delta, Ended, PrefillEvent, QueuedEvent, RestoringEvent, StreamEvent
-from chatd.errors import ChatdError
+from chatd.errors import ChatdError, RateLimited
 from chatd.ids import ConversationId, ResponseId
 from chatd.server import protocol as wire
 from chatd.server.allowance import Allowance
@@ -320,6 +320,7 @@ class Pump:
         async with self._calls:
             try:
                 service = self._state.ready_service()
+                self._state.looks.take(self.visitor, self._state.clock())
                 found = await service.estimate(self.visitor.namespace, command_of(request))
             except ChatdError as error:
                 self._carry_out(self._session.estimate_refused(key, error))
@@ -331,7 +332,10 @@ class Pump:
         async with self._calls:
             with anyio.CancelScope(shield=True):
                 try:
+                    self._state.looks.take(self.visitor, self._state.clock())
                     await self._service().cache.warm(self.visitor.namespace, conversation_id)
+                except RateLimited:
+                    pass  # it is a hint
                 except ChatdError as error:
                     self._carry_out(self._session.warm_refused(conversation_id, error))
 

@@ -17,6 +17,7 @@ from chatd.ids import Namespace, Rid
 from chatd.server import archive_api, native_api, openai_api
 from chatd.server import protocol as wire
 from chatd.server.backend import ServiceSettings
+from chatd.server.looks import LOOKS_A_REQUEST
 from chatd.store.key_records import Budget, KeyScope, Period
 from chatd.store.reserve import most_nano
 from tests.support.accounts import Caller, caller
@@ -308,6 +309,77 @@ async def test_one_account_does_not_take_all_places(data_dir: Path) -> None:
             started.append(await his.start())
             for one in started:
                 lab.hand.finish(Rid(one.response_id))
+
+
+TURNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+    "completion": ("/v1/completions", {"prompt": "x"}),
+    "response": ("/v1/responses", {"input": "x"}),
+    "background": ("/v1/responses", {"input": "x", "background": True}),
+    "stream": ("/v1/responses", {"input": "x", "stream": True}),
+}
+LIMITS: dict[str, Any] = {
+    "requests": {"requests_per_min": 1},
+    "turns": {"turns": 1},
+    "budget": {"budget": Budget(1, Period.DAY, "CNY")},
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+async def test_limits_hold_for_every_way_to_ask(data_dir: Path, limit: str) -> None:
+    async with live_lab(data_dir) as (server, lab):
+        who = await caller(server, "ann", **LIMITS[limit])
+        async with who.http() as http, who.socket() as client:
+            if limit != "budget":  # one turn is all that there is room for
+                first = await client.start()
+                if limit == "requests":
+                    lab.hand.say(Rid(first.response_id), "x")
+                    lab.hand.finish(Rid(first.response_id))
+                    await client.ending(first.response_id)
+            for name, (path, body) in TURNS.items():
+                refused = await http.post(path, json={"model": "m", **body})
+                assert refused.status_code == 429, name
+                assert int(refused.headers["retry-after"]) >= 1, name
+                assert refused.json()["error"]["code"] in ("rate_limited", "budget_spent"), name
+            asked = [wire.ResponseCreate("new", "x")]
+            if limit == "requests":
+                own = (first.user_message_id or "", first.message_id)
+                asked.append(wire.ResponseCreate("edit", "x", edit=own[0]))
+                asked += [wire.ResponseCreate("again", regenerate=own[1])]
+                asked += [wire.ResponseCreate("on", continues=own[1])]
+            for create in asked:
+                await client.send(create)
+                error = await client.until(wire.Error)
+                assert (error.code in ("rate_limited", "budget_spent"), error.idempotency_key) == (
+                    True,
+                    create.idempotency_key,
+                )
+            assert len(lab.hand.submitted) == (limit == "turns")
+
+
+async def test_looks_are_limited_by_the_requests_a_key_may_make(site: Site) -> None:
+    who, other = await caller(site[0], "ann", requests_per_min=1), await caller(site[0], "bob")
+    said = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    async with who.http() as http, who.socket() as client, other.http() as his:
+        for _ in range(LOOKS_A_REQUEST // 2):
+            assert (await http.post("/api/v1/cache/estimate", json={"input": "x"})).status_code == 200
+            assert (await http.post("/v1/chat/completions/input_tokens", json=said)).status_code == 200
+        for path, body in (
+            ("/api/v1/cache/estimate", {"input": "x"}),
+            ("/v1/chat/completions/input_tokens", said),
+            ("/v1/responses/input_tokens", {"model": "m", "input": "x"}),
+            ("/api/v1/conversations/x/warm", None),
+        ):
+            refused = await http.post(path, json=body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limited"), path
+            assert 1 <= int(refused.headers["retry-after"]) <= 6
+        await client.send(wire.ConversationWarm("x"))  # a hint: not answered
+        await client.send(wire.CacheEstimate("k", "x"))
+        error = await client.until(wire.Error)
+        assert (error.code, error.idempotency_key) == ("rate_limited", "k")
+        assert (await completion(http)).status_code == 200, "a turn is another matter"
+        for _ in range(LOOKS_A_REQUEST + 1):
+            assert (await his.post("/api/v1/cache/estimate", json={"input": "x"})).status_code == 200
 
 
 async def test_an_idempotent_request_is_charged_once(site: Site) -> None:

@@ -344,6 +344,47 @@ async def test_revoking_closes_sockets_and_ends_answers(data_dir: Path) -> None:
             lab.hand.finish(other.response_id)  # type: ignore[arg-type]
 
 
+async def test_revoking_ends_streams_and_requests_that_wait(data_dir: Path) -> None:
+    """Those of the key alone: an answer that another key of the account asked for goes on."""
+    async with live_lab(data_dir) as (server, lab):
+        server.state.admin_token = "t"
+        ann, laptop = await caller(server, "ann"), await caller(server, "laptop", "ann")
+        async with (
+            ann.http() as hers,
+            laptop.http() as gone,
+            nobody(server, headers={OPERATOR_HEADER: "t"}) as operator,
+        ):
+            body = {"input": "x", "background": True}
+            theirs = (await hers.post("/v1/responses", json=body)).json()["id"]
+            lab.hand.say(theirs, "x")
+            chat = {"model": "m", "messages": [{"role": "user", "content": "y"}]}
+            waiting = asyncio.create_task(gone.post("/v1/chat/completions", json=chat))
+            await until(lambda: lab.service.open_count == 2)
+            async with (
+                asyncio.timeout(5),
+                gone.stream("GET", f"/v1/responses/{theirs}?stream=true") as stream,
+            ):
+                lines = stream.aiter_lines()
+                async for line in lines:
+                    if "output_text.delta" in line:
+                        break
+                assert (await operator.delete("/api/v1/admin/keys/laptop")).status_code == 200
+                assert not [line async for line in lines if "response.completed" in line]
+                answer = await waiting
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthorized")
+            await until(lambda: lab.service.open_count == 1)
+            assert theirs in lab.hand.submitted
+            assert not server.state.visits
+
+
+async def test_a_key_that_revokes_itself_is_told_so(server: LiveServer) -> None:
+    root = await caller(server, "root", scopes=list(KeyScope))
+    async with root.http() as http:
+        answer = await http.delete("/api/v1/admin/keys/root")
+        assert (answer.status_code, answer.json()["name"]) == (200, "root")
+        assert (await http.get("/v1/models")).status_code == 401
+
+
 async def test_the_first_key_shows_out_who_has_none(server: LiveServer) -> None:
     async with server.client() as client:
         await client.send(wire.Ping())
