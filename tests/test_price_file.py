@@ -117,6 +117,37 @@ def test_the_shipped_books_are_whole_and_dated() -> None:
         assert found.prices_of("").gpu_hit < found.prices_of("").computed  # type: ignore[operator]
 
 
+BILLS = [
+    # book, tokens from GPU, from disk, computed, generated; cost in nano-units, and without any cache
+    ("deepseek-like", (0, 0, 100, 10), 100 * 2_000 + 10 * 3_000, 100 * 2_000 + 10 * 3_000),
+    ("deepseek-like", (63, 0, 65, 0), 128 * 2_000, 128 * 2_000),
+    ("deepseek-like", (70, 30, 28, 10), 64 * 200 + 64 * 2_000 + 10 * 3_000, 128 * 2_000 + 10 * 3_000),
+    ("deepseek-like", (70, 58, 1, 0), 128 * 200 + 1 * 2_000, 129 * 2_000),
+    ("openai-like", (1_023, 0, 1, 0), 1_024 * 1_250, 1_024 * 1_250),
+    ("openai-like", (600, 500, 400, 20), 1_024 * 125 + 476 * 1_250 + 200_000, 1_500 * 1_250 + 200_000),
+    ("openai-like", (1_152, 0, 1, 1), 1_152 * 125 + 1 * 1_250 + 10_000, 1_153 * 1_250 + 10_000),
+    ("anthropic-like", (0, 0, 1_023, 10), 1_023 * 3_000 + 150_000, 1_023 * 3_000 + 150_000),
+    ("anthropic-like", (0, 0, 1_024, 0), 1_024 * 3_750, 1_024 * 3_000),
+    ("anthropic-like", (1_000, 24, 976, 10), 1_024 * 300 + 976 * 3_750 + 150_000, 2_000 * 3_000 + 150_000),
+    ("anthropic-like", (1_023, 0, 977, 0), 2_000 * 3_750, 2_000 * 3_000),
+    ("gemini-like", (1_023, 0, 1, 0), 1_024 * 300, 1_024 * 300),
+    ("gemini-like", (25, 1_000, 1, 4), 1_025 * 30 + 1 * 300 + 10_000, 1_026 * 300 + 10_000),
+]
+
+
+@pytest.mark.parametrize(("name", "tokens", "cost", "without_cache"), BILLS)
+def test_the_shipped_books_bill_by_the_rules_that_they_name(
+    name: str, tokens: tuple[int, int, int, int], cost: int, without_cache: int
+) -> None:
+    """Below the least length nothing counts as reused, above it whole units; written is what is computed of a
+    prompt that is long enough; without a cache nothing is reused and nothing written.
+    """
+    gpu_hit, disk_hit, computed, output = tokens
+    bill = find_book(name).cost(gpu_hit=gpu_hit, disk_hit=disk_hit, computed=computed, output=output)
+    assert (bill.total_nano, bill.without_cache_nano) == (cost, without_cache)
+    assert bill.saved_nano == without_cache - cost
+
+
 def test_changes_hold_for_every_model(tmp_path: Path) -> None:
     path = tmp_path / "prices.toml"
     path.write_text(WHOLE)
