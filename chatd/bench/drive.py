@@ -46,16 +46,13 @@ async def drive(
 ) -> None:
     """All sessions, each in a task of its own, with what they see in ``run``.
 
-    A turn that fails ends its session. Cancelled, it leaves in ``run`` what was seen so far, and says so.
+    A turn that fails ends its session. Cancelled, it leaves in ``run`` what was seen so far.
     """
     run.began = clock()
     try:
         async with asyncio.TaskGroup() as group:
             for session, talk in zip(plan, talks, strict=True):
                 group.create_task(_session(session, talk, run, clock, sleep))
-    except asyncio.CancelledError:
-        run.interrupted = True
-        raise
     finally:
         run.ended = clock()
 

@@ -1,13 +1,12 @@
 """One server on trial: what its words come to, a warm-up, a run that Ctrl-C ends early but not in vain."""
 
 import asyncio
-import contextlib
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from chatd.bench.answers import Answer, Refused, Run
-from chatd.bench.drive import Talk, Target, drive, open_talks
+from chatd.bench.drive import Target, drive, open_talks
 from chatd.bench.plan import SessionPlan, TextPlan, TurnPlan
 from chatd.bench.words import PROBES, Wording
 
@@ -56,33 +55,29 @@ async def warm_up(plan: Sequence[SessionPlan], target: ClosingTarget) -> None:
 async def measure(plan: Sequence[SessionPlan], target: ClosingTarget, run: Run) -> None:
     """Drive ``plan`` with what is seen in ``run``. Ctrl-C ends it early, and `Run.interrupted` says so."""
     try:
-        await until_interrupted(plan, await open_talks(plan, target), run)
+        run.interrupted = await interruptible(drive(plan, await open_talks(plan, target), run))
     finally:
         await target.close()
 
 
-async def until_interrupted(plan: Sequence[SessionPlan], talks: Sequence[Talk], run: Run) -> None:
-    driving = asyncio.create_task(drive(plan, talks, run))
-    try:
-        with _interrupting(driving):
-            await driving
-    except asyncio.CancelledError:
-        if not run.interrupted or not driving.done():
-            driving.cancel()
-            raise
-
-
-@contextlib.contextmanager
-def _interrupting(task: asyncio.Task[Any]) -> Iterator[None]:
-    """Ctrl-C cancels ``task``; once more, it ends the program as usual."""
-    loop = asyncio.get_running_loop()
+async def interruptible(work: Coroutine[Any, Any, None]) -> bool:
+    """Do ``work``; whether Ctrl-C cancelled it before it was done. A second Ctrl-C ends the program."""
+    loop, interrupted = asyncio.get_running_loop(), False
+    task = asyncio.create_task(work)
 
     def stop() -> None:
+        nonlocal interrupted
+        interrupted = True
         loop.remove_signal_handler(signal.SIGINT)
         task.cancel()
 
     loop.add_signal_handler(signal.SIGINT, stop)
     try:
-        yield
+        await task
+    except asyncio.CancelledError:
+        if not (interrupted and task.cancelled()):
+            task.cancel()
+            raise
     finally:
         loop.remove_signal_handler(signal.SIGINT)
+    return interrupted

@@ -15,7 +15,7 @@ from rich.markup import escape
 from chatd.bench.load import Load
 from chatd.cli import bench_serve
 from chatd.cli.bench_facts import date, machine, server_facts, versions
-from chatd.cli.bench_options import load_from, load_options
+from chatd.cli.bench_options import PARTS, load_from, load_options, reads_counts
 from chatd.cli.bench_screen import BenchScreen
 from chatd.cli.bench_start import flags_of, temporary_server
 from chatd.cli.bench_view import (
@@ -23,7 +23,10 @@ from chatd.cli.bench_view import (
     describe_machine,
     describe_model,
     print_compared,
+    print_decoded,
     print_figures,
+    print_prefilled,
+    print_sides,
     say,
 )
 from chatd.cli.connect import server_at, wait_ready
@@ -31,9 +34,11 @@ from chatd.cli.options import common_options, setting_options, settings_from
 from chatd.cli.report_view import write_json
 from chatd.data_dir import ServerAddress
 from chatd.errors import SetupError
+from chatd.logs import configure_logs
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 MOST_PAIRS = 100
+MOST_BATCH, MOST_PREFILL, MOST_REPEATS = 4096, 1_000_000, 100
 COMPUTING = [
     *("model", "device", "weights", "kernels", "no_graphs", "kv_dtype", "kv_bytes", "kv_share", "page_size"),
     *("context_length", "step_tokens", "max_running", "no_prefix_cache"),
@@ -173,6 +178,100 @@ async def _bench(
     return outcome, own, peer
 
 
+@bench.command()
+@click.option(
+    "--only", type=click.Choice(PARTS), multiple=True, help="One part; can be given more than once."
+)
+@click.option(
+    "--batches",
+    callback=reads_counts(MOST_BATCH),
+    default="1,4,16",
+    metavar="N,N,..",
+    help="Decode so many sequences at once.  [default: 1,4,16]",
+)
+@click.option(
+    "--decode-context",
+    type=click.IntRange(1, MOST_PREFILL),
+    default=500,
+    metavar="N",
+    help="Tokens that each of them has before.  [default: 500]",
+)
+@click.option(
+    "--decode-len",
+    type=click.IntRange(4, 10_000),
+    default=48,
+    metavar="N",
+    help="Steps of each batch size.  [default: 48]",
+)
+@click.option(
+    "--prefill",
+    "prefills",
+    callback=reads_counts(MOST_PREFILL),
+    default="128,512,2000",
+    metavar="N,N,..",
+    help="Compute prompts of so many tokens.  [default: 128,512,2000]",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, MOST_REPEATS),
+    default=3,
+    metavar="N",
+    help="Prompts of each length.  [default: 3]",
+)
+@load_options
+@out_option
+@setting_options(COMPUTING)
+@common_options
+def engine(
+    only: tuple[str, ...],
+    batches: tuple[int, ...],
+    decode_context: int,
+    decode_len: int,
+    prefills: tuple[int, ...],
+    repeat: int,
+    out: Path | None,
+    config_file: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Measure the engine without a server: no sockets, no store, prompts as token ids.
+
+    Three parts: decode by batch size, prefill by length, and conversations like those of `chatd bench serve`.
+    The difference to that is what the server costs.
+    """
+    load = load_from(options)
+    settings = settings_from(options, config_file)
+    configure_logs(as_json=False, level="warning")
+    # torch takes a second to import.
+    from chatd.cli import bench_engine, loading
+
+    loading.check(settings)
+    parts = bench_engine.Parts(only or PARTS, batches, decode_context, decode_len, prefills, repeat)
+    screen = BenchScreen()
+    with screen.waiting("looking at the machine"):
+        facts = {"command": "bench engine", "date": date(), "versions": versions(), "machine": machine()}
+    outcome = asyncio.run(bench_engine.bench(settings, load, parts, screen, loading.load))
+    document = facts | bench_engine.as_json(load, outcome)
+
+    def show(console: Console) -> None:
+        console.print("[bold]chatd bench engine[/bold] · no server")
+        say(console, "model", describe_model(outcome.model))
+        say(console, "machine", describe_machine(document["machine"]))
+        if outcome.interrupted and outcome.run is None:
+            console.print("\nInterrupted: this is what was measured so far.", style="yellow")
+        print_decoded(outcome.decoded, console)
+        print_prefilled(outcome.prefilled, console)
+        if outcome.run is not None and (turns := outcome.turns):
+            outcome.run.interrupted = outcome.interrupted
+            console.print()
+            say(console, "turns", describe_load(load))
+            console.print()
+            print_figures(turns, outcome.run, outcome.memory, console)
+
+    _deliver(document, out, as_json, show)
+    return exit_code(outcome.interrupted, bool(outcome.run and outcome.run.errors))
+
+
 def _deliver(
     document: dict[str, Any], out: Path | None, as_json: bool, show: Callable[[Console], None]
 ) -> None:
@@ -221,10 +320,5 @@ def _show_pairs(
         console.print("Interrupted: whole pairs count.\n", style="yellow")
     if count:
         print_compared(outcome.compared, own.name, peer.name, console)
-    for name, runs in ((own.name, outcome.own), (peer.name, outcome.peers)):
-        for code, number in (
-            sum((run.errors for run, _ in runs), start=runs[0][0].errors.__class__()).items() if runs else ()
-        ):
-            say(console, "error", f"{name}: {number} x {code}")
-        if short := sum(found.short for _, found in runs):
-            say(console, "short", f"{name}: {short} answers ended before the length that was asked for")
+    console.print()
+    print_sides([(peer.name, outcome.peers), (own.name, outcome.own)], console)

@@ -12,6 +12,8 @@ from chatd.bench.load import MOST_LEN, MOST_RATE, MOST_SECONDS, MOST_SESSIONS, M
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 MOST_SEED, NEW_SEEDS = 2**31 - 1, 10**6
+PARTS = ("decode", "prefill", "turns")
+"""Of `chatd bench engine`."""
 
 
 Reader = Callable[[click.Context, click.Parameter, str], Any]

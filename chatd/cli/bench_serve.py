@@ -26,6 +26,7 @@ from chatd.errors import SetupError
 
 PEER_KEY_VARIABLE = "CHATD_PEER_KEY"
 """The peer's own: chatd's key is nothing for another server to know."""
+OWN = "chatd"
 WEBSOCKET, OPENAI = "chatd.v1", "OpenAI /v1/chat/completions"
 
 
@@ -81,7 +82,7 @@ def own_side(server: ServerAddress, model: str, *, websocket: bool) -> Side:
         return OpenAITarget(place, model, wording, time.perf_counter)
 
     wire, make = (WEBSOCKET, over_socket) if websocket else (OPENAI, over_http)
-    return Side("chatd", server.url, model, wire, make)
+    return Side(OWN, server.url, model, wire, make)
 
 
 async def peer_side(url: str, model: str | None) -> Side:
@@ -90,7 +91,7 @@ async def peer_side(url: str, model: str | None) -> Side:
     try:
         name = model or await _first_model(place)
     except Refused as refused:
-        raise explained("the peer", place.url, refused) from None
+        raise explained("peer", place.url, refused) from None
     return Side(
         "peer", place.url, name, OPENAI, lambda words: OpenAITarget(place, name, words, time.perf_counter)
     )
@@ -197,17 +198,17 @@ def _check_fit(load: Load, wording: Wording, model: dict[str, Any]) -> None:
 
 def explained(name: str, url: str, refused: Refused) -> SetupError:
     """Why a server cannot take part, and what to do."""
-    cause, what = refused.__cause__, f"{name} at {url}"
+    cause, what = refused.__cause__, f"{'server' if name == OWN else name} at {url}"
     if refused.code == BROKEN:
         words = in_words(cause) if isinstance(cause, OSError) else refused.message
-        return SetupError(f"The connection to {what} failed: {words}.")
+        return SetupError(f"The connection to the {what} failed: {words}.")
     said = refused.message.rstrip(".")
     hint = ""
-    if refused.code in ("http_404", "not_found") and name != "chatd":
+    if refused.code in ("http_404", "not_found") and name != OWN:
         hint = f" It must have {PATH}, and a model of that name (--against-model)."
     elif refused.code.startswith("http_4") or "ignore_eos" in said:
         hint = f" It must take stream_options, temperature and ignore_eos in the body of {PATH}."
-    return SetupError(f"{what[0].upper()}{what[1:]} does not take the load ({refused.code}): {said}.{hint}")
+    return SetupError(f"The {what} does not take the load ({refused.code}): {said}.{hint}")
 
 
 def as_json(load: Load, own: Side, peer: Side | None, outcome: Outcome) -> dict[str, Any]:

@@ -1,24 +1,27 @@
 """A benchmark's figures for people. Pure but for writing to a console; ``--json`` has them raw."""
 
 import math
+import textwrap
+from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from chatd.bench.answers import Run
 from chatd.bench.charts import bar, sparkline
+from chatd.bench.engine_parts import DecodeFigures, PrefillFigures
 from chatd.bench.figures import Figures, Spread, TurnFigures
 from chatd.bench.load import Load
 from chatd.bench.pairs import Compared
 from chatd.config_kinds import show_size
 
 MOST_TURNS_SHOWN = 12
-NAME_WIDTH = 12
+NAME_WIDTH = 11
 BAR_WIDTH = 30
 HIT, MISS = "green", "yellow"
 
@@ -46,11 +49,11 @@ def percent(share: float | None) -> str:
 
 def say(console: Console, name: str, text: str) -> None:
     """A line with a name; what does not fit goes on below the text, not below the name."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=NAME_WIDTH, no_wrap=True, style="dim")
-    grid.add_column(overflow="fold")
-    grid.add_row(f"  {name}", escape(text))
-    console.print(grid)
+    lines = textwrap.wrap(text, max(20, console.width - NAME_WIDTH - 3)) or [""]
+    for number, line in enumerate(lines):
+        console.print(
+            Text(f"  {'' if number else name:{NAME_WIDTH}}", style="dim").append(line, style="not dim")
+        )
 
 
 def describe_load(load: Load) -> str:
@@ -71,8 +74,8 @@ def describe_load(load: Load) -> str:
 def describe_model(model: Facts) -> str:
     parts = [model["name"]]
     if model.get("weights"):
-        parts.append(f"weights in {model['weights']}, {model['kernels']} kernels on {model['device']}")
-        parts.append(f"KV in {model['kv_dtype']}")
+        parts.append(f"{model['weights']} weights, {model['kv_dtype']} KV")
+        parts.append(f"{model['kernels']} kernels on {model['device']}")
     if model.get("cache_on") is False:
         parts.append("no prefix cache")
     return ", ".join(parts)
@@ -227,5 +230,49 @@ def print_compared(compared: Sequence[Compared], own: str, peer: str, console: C
             Text(f"{one.ratio:.2f}", style=f"bold {style}"),
             f"{one.least:.2f}-{one.most:.2f}",
             Text(f"{better} {won}/{one.pairs}", style=style),
+        )
+    console.print(table)
+
+
+def print_sides(sides: Sequence[tuple[str, Sequence[tuple[Run, Figures]]]], console: Console) -> None:
+    """What a comparison should not hide: how much each side reused, and what went wrong with it."""
+    shares = [(name, [found.origins for _, found in runs]) for name, runs in sides if runs]
+    reused = [f"{name} {percent(_middle([one.share(one.reused) for one in all_]))}" for name, all_ in shares]
+    say(console, "reused", f"{', '.join(reused)} of the prompts' tokens")
+    for name, runs in sides:
+        errors = sum((run.errors for run, _ in runs), Counter[str]())
+        messages = {code: message for run, _ in runs for code, message in run.messages.items()}
+        for code, count in errors.most_common():
+            say(console, "error", f"{name}: {count} x {code}: {messages[code]}")
+        if short := sum(found.short for _, found in runs):
+            say(console, "short", f"{name}: {short} answers ended before the length that was asked for")
+
+
+def _middle(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def print_decoded(decoded: Sequence[DecodeFigures], console: Console) -> None:
+    if not decoded:
+        return
+    context = f"{decoded[0].context_len:,} tokens of context each"
+    console.print(f"\nDecode, {context}")
+    table = _table("sequences", "step p50", "p90", "p99", "tokens/s", "of each")
+    for one in decoded:
+        times = map(show_time, (one.step.p50, one.step.p90, one.step.p99))
+        each = show_rate(one.tokens_per_s / one.batch)
+        table.add_row(f"{one.batch:,}", *times, show_rate(one.tokens_per_s), each)
+    console.print(table)
+
+
+def print_prefilled(prefilled: Sequence[PrefillFigures], console: Console) -> None:
+    if not prefilled:
+        return
+    console.print("\nPrefill, to the first token")
+    table = _table("new tokens", "p50", "least", "tokens/s")
+    for one in prefilled:
+        table.add_row(
+            f"{one.tokens:,}", show_time(one.seconds), show_time(one.least_s), show_rate(one.tokens_per_s)
         )
     console.print(table)
