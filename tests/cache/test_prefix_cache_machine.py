@@ -41,7 +41,7 @@ def room_for_more(machine: "CacheMachine") -> bool:
 
 class CacheMachine(RuleBasedStateMachine):
     page_size = 16
-    examples = 400
+    examples = 200
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,12 +183,12 @@ class CacheMachine(RuleBasedStateMachine):
 
 class SmallPages(CacheMachine):
     page_size = 2
-    examples = 150
+    examples = 75
 
 
 class SmallestPages(CacheMachine):
     page_size = 1
-    examples = 100
+    examples = 50
 
 
 sizes = pytest.mark.parametrize("machine", [CacheMachine, SmallPages, SmallestPages])
@@ -204,5 +204,5 @@ def test_cache_against_model(machine: type[CacheMachine]) -> None:
 @pytest.mark.timeout(3600)
 @sizes
 def test_cache_against_model_in_full(machine: type[CacheMachine]) -> None:
-    counts = settings(max_examples=20 * machine.examples, stateful_step_count=100, deadline=None)
+    counts = settings(max_examples=40 * machine.examples, stateful_step_count=100, deadline=None)
     run_state_machine_as_test(machine, settings=counts)
