@@ -29,7 +29,9 @@ class CreateCommand:
     instead of ``input``; where nothing names a place they are a whole history as text. ``raw`` is a prompt
     that no template shows, as text or as ids: then ``input`` is its text, and nothing names a place.
 
-    ``note`` is kept with the response, for as long as its conversation is there. ``grace_s`` is how long
+    ``note`` is kept with the response, for as long as its conversation is there. Without ``store`` it is
+    withdrawn when it has ended, and a hidden history of which nothing else is left goes soon after its last
+    use. ``grace_s`` is how long
     generation goes on with nobody reading (None: the server's setting; 0: it ends with its last reader).
     """
 
@@ -43,6 +45,7 @@ class CreateCommand:
     messages: tuple[ChatTurn, ...] | None = None
     raw: str | tuple[int, ...] | None = None
     note: str = ""
+    store: bool = True
     hidden: bool = False
     grace_s: float | None = None
 

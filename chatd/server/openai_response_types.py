@@ -119,6 +119,8 @@ class ResponseRequest(Struct, frozen=True):
             )
         if self.background and self.store is False:
             raise InvalidParameter("background needs store.", param="background")
+        if self.conversation is not None and self.store is False:
+            raise InvalidParameter("A conversation keeps all that is said in it.", param="store")
         if len(self.metadata or {}) > MAX_METADATA:
             raise InvalidParameter(f"metadata has at most {MAX_METADATA} entries.", param="metadata")
         for name, value in (self.metadata or {}).items():

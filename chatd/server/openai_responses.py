@@ -3,8 +3,8 @@
 ``previous_response_id`` hangs the new input under that response's message, whose ids are stored, so that the
 next turn hits; two responses to one are two branches. ``instructions`` are one response's system message:
 with others, or none, than before, the path begins anew. Without ``conversation`` the history is a hidden one,
-which expires. A response is stored in any case, as all are; ``store: false`` only means that it cannot be
-asked for again.
+which expires. With ``store: false`` a response cannot be asked for again, and a history of nothing else
+expires soon after its last answer.
 """
 
 import contextlib
@@ -180,6 +180,7 @@ async def _command(
         params=asked.params(),
         idempotency_key=key,
         note=msgspec.json.encode(note).decode(),
+        store=note.store,
         hidden=True,
         grace_s=BACKGROUND_S if asked.background else 0.0 if key is None else None,
     )

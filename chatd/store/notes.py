@@ -50,6 +50,15 @@ def withdraw(conn: Connection, namespace: Namespace, response_id: ResponseId) ->
     return conversation_id
 
 
+def let_go(conn: Connection, namespace: Namespace, response_id: ResponseId, *, until: int) -> None:
+    """Withdraws it. A hidden conversation of which nothing can be asked for any more expires at ``until``,
+    unless somebody goes on with it."""
+    conversation_id = withdraw(conn, namespace, response_id)
+    if conversation_id is not None:
+        mine = conversations.c.id == conversation_id
+        conn.execute(conversations.update().where(mine).values(expires_at=until))
+
+
 def _conversation_of(conn: Connection, namespace: Namespace, response_id: ResponseId) -> ConversationId:
     query = (
         select(responses.c.conversation_id)

@@ -396,6 +396,11 @@ class Store:
         """See `chatd.store.notes.withdraw`. NotFound as for `note`."""
         return await self._write(lambda conn: notes.withdraw(conn, namespace, response_id))
 
+    async def let_go(self, namespace: Namespace, response_id: ResponseId, seconds: float) -> None:
+        """See `chatd.store.notes.let_go`. NotFound as for `note`."""
+        until = self._now() + micros(seconds)
+        await self._write(lambda conn: notes.let_go(conn, namespace, response_id, until=until))
+
     # --- KV ---
 
     async def purges(self, at_most: int = 100) -> list[Purge]:

@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from chatd.ids import ConversationId, ResponseId, Rid
+from chatd.server import service
 from chatd.server.openai_response_types import ACCEPTED
 from tests.support.chat_lab import ME, saying, until
 from tests.support.openai_site import Site, site_of
@@ -324,6 +325,32 @@ async def test_what_is_not_to_be_stored_cannot_be_asked_for(site: Site) -> None:
     assert (await site.http.get(f"/api/v1/responses/{done.id}")).status_code == 200
 
 
+async def test_what_is_not_to_be_stored_is_gone_soon_and_the_money_stays(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with site_of(data_dir, saying(TEXT)) as site:
+        unstored, kept = await ask(site, "secret", store=False), await ask(site, "not secret")
+        again = [{"role": "user", "content": "secret"}, {"role": "assistant", "content": TEXT}]
+        on = await ask(site, [*again, {"role": "user", "content": "more"}], store=False)
+        assert on.usage.input_tokens_details.cached_tokens > len(TEXT), "until then it can be gone on with"
+    monkeypatch.setattr(service, "UNSTORED_S", 0.0)
+    async with site_of(data_dir, saying(TEXT), prefix="later") as site:
+        store, ids = site.lab.store, [ResponseId(one.id) for one in (unstored, on)]
+        assert await store.prune() == 0
+        last = await ask(site, [*again, {"role": "user", "content": "more"}], store=False)
+        assert await until_pruned(site) == 1
+        for one in (*ids, ResponseId(last.id)):
+            assert (await site.lab.record(one)).cost.total_nano > 0
+            assert await store.pieces_after(one, 0) == []
+        assert (await site.ai.responses.retrieve(kept.id)).output_text == TEXT
+
+
+async def until_pruned(site: Site) -> int:
+    while not (gone := await site.lab.store.prune()):  # noqa: ASYNC110 - a row in a file has no event
+        await asyncio.sleep(0.01)
+    return gone
+
+
 async def test_a_key_gives_the_same_response(site: Site) -> None:
     given = {"extra_headers": {"Idempotency-Key": "k"}, "metadata": {"a": "b"}}
     first, again = await ask(site, **given), await ask(site, **given)
@@ -362,6 +389,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"input": "x", "metadata": {str(i): "" for i in range(17)}}, "metadata"),
     ({"input": "x", "metadata": {"a": "x" * 513}}, "metadata"),
     ({"input": "x", "background": True, "store": False}, "background"),
+    ({"input": "x", "conversation": "c", "store": False}, "store"),
     ({"input": "x", "previous_response_id": "a", "conversation": "b"}, "previous_response_id"),
     *(({"input": "x", name: [7]}, name) for name in ACCEPTED),
 ]
