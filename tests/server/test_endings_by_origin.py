@@ -4,6 +4,7 @@ Whatever happens to a request, it has one terminal row, its buckets are those it
 follows from them, the engine's totals are the sums of the rows, and the same key again costs nothing.
 """
 
+import asyncio
 import contextlib
 import itertools
 import time
@@ -19,11 +20,13 @@ from chatd.engine.plan import StepPlan
 from chatd.engine.stream import Delta, Ended, PrefillEvent
 from chatd.ids import Rid
 from chatd.server.commands import Started
-from chatd.store.records import ResponseRecord
+from chatd.store.records import ResponseRecord, ResponseStatus
 from tests.support.chat_lab import ME, ChatLab, chat_lab, until
 from tests.support.engines import Gate, ScriptRunner
 
-ENDINGS = ("end", "stop", "length", "cancelled", "failed")
+ENDINGS = ("end", "stop", "length", "cancelled", "deserted", "failed")
+STOPPED = ("cancelled", "deserted")
+"""By a command, or because the only reader has left: an ending of the same name."""
 ORIGINS = ("cold", "hit", "disk hit", "preempted")
 
 TEXT = "".join(chr(97 + i % 26) for i in range(149)) + "!"
@@ -51,9 +54,8 @@ class Case:
         given: dict[str, dict[str, Any]] = {
             "stop": {"stop": STOP},
             "length": {"max_tokens": LENGTH},
-            "cancelled": {"ignore_eos": True},
         }
-        return given.get(self.ending, {})
+        return {"ignore_eos": True} if self.ending in STOPPED else given.get(self.ending, {})
 
     async def run(self, text: str, **command: Any) -> ResponseRecord:
         gate = Gate()
@@ -64,6 +66,8 @@ class Case:
     async def start(self, text: str, **command: Any) -> Started:
         """The engine must be held."""
         self.command = {"text": text, "params": self.params, "idempotency_key": f"key {text}", **command}
+        if self.ending == "deserted":
+            self.command["grace_s"] = 0
         started = await self.lab.create(**self.command)
         if self.ending == "failed":
             rid = Rid(started.response_id)
@@ -78,7 +82,7 @@ class Case:
             if any(row.rid == rid and len(row.ids) - row.prompt_len > FAILS_AT for row in plan.rows):
                 time.sleep(0.02)
 
-        self.lab.runner.before_step = pace if self.ending == "cancelled" else lambda plan: None
+        self.lab.runner.before_step = pace if self.ending in STOPPED else lambda plan: None
         gate.open()
         return await self._read(started)
 
@@ -89,9 +93,20 @@ class Case:
                 self.prefill = event
             if isinstance(event, Delta):
                 self.text += event.text
-                if self.ending == "cancelled" and len(self.text) > FAILS_AT:
+                if len(self.text) <= FAILS_AT:
+                    continue
+                if self.ending == "cancelled":
                     await self.lab.service.cancel(ME, started.response_id)
+                if self.ending == "deserted":
+                    stream.close()
+                    return await self._left(started)
         return event.record
+
+    async def _left(self, started: Started) -> ResponseRecord:
+        """Nobody reads it any more, so nobody is told."""
+        while (record := await self.lab.record(started.response_id)).status is ResponseStatus.OPEN:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        return record
 
 
 @contextlib.asynccontextmanager
@@ -168,8 +183,8 @@ def check_bill(record: ResponseRecord, case: Case) -> None:
     length = {"end": len(TEXT) + 1, "stop": len(TEXT), "length": LENGTH, "failed": FAILS_AT}
     assert record.output_tokens == length.get(case.ending, record.output_tokens)
     assert record.output_tokens >= len(case.text.encode())
-    assert record.finish_reason == case.ending
-    assert TEXT.startswith(case.text[: len(TEXT)]) or case.ending == "cancelled"
+    assert record.finish_reason == ("cancelled" if case.ending in STOPPED else case.ending)
+    assert TEXT.startswith(case.text[: len(TEXT)]) or case.ending in STOPPED
     cost = record.cost
     amounts = (cost.gpu_hit_nano, cost.disk_hit_nano, cost.computed_nano, cost.output_nano)
     counts = (*buckets, record.output_tokens)
