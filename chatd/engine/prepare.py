@@ -19,7 +19,7 @@ from chatd.model.kv_pool import KVPlan, KVPool, plan_pages
 from chatd.model.memory import auto_kv_bytes, free_memory, out_of_memory_says, step_bytes
 from chatd.model.weights import Weights
 from chatd_kernels import has_fast_cpu_kernels, load_backend
-from chatd_kernels.cpu import CpuOps
+from chatd_kernels.cpu import CpuOps, team
 from chatd_kernels.ops import Ops
 
 Progress = Callable[[float, str], None]
@@ -67,9 +67,11 @@ def prepare(weights: Weights, settings: RunnerSettings, progress: Progress) -> P
         device = device_for(where)
         runner = TorchRunner(weights, pool, ops, device)
     if isinstance(ops, CpuOps):
+        team.use_own_threads(weights.bits > 0)
         ops.compile(weights.dtype, pool.layers[0], config.n_heads, progress)
     if not device.overlaps:
         progress(0.9, "running a first step")
+        runner.record(settings.max_running, settings.context_length)
         for rows in first_steps(pool.scratch_page, pool.page_size, settings.step_tokens):
             runner.launch(StepPlan([], rows)).wait()
         return Prepared(runner, plan, ops.name, (), 0)

@@ -11,6 +11,7 @@ from chatd.engine.device import Device, InlineDevice, Mark
 from chatd.engine.graphs import DecodeGraphs
 from chatd.engine.page_moves import PageMoves
 from chatd.engine.plan import Done, Flight, HostBuffer, PageCopy, StepPlan, StepRow
+from chatd.engine.recordings import DecodeRecordings, can_record
 from chatd.engine.sampling import logit_edits, sample_params
 from chatd.engine.staging import Stage
 from chatd.engine.warm_up import warm_up_steps
@@ -40,6 +41,7 @@ class TorchRunner:
         self._moves = PageMoves(pool, ops, self._device)
         self._stages: list[Stage] = []
         self._graphs: DecodeGraphs | None = None
+        self._recordings: DecodeRecordings | None = None
         self._ids = self._device.zeros(MAX_SAMPLED, dtype=torch.int64)
         self._sampled: dict[Rid, int] = {}
         """Where in ``_ids`` the last step's ids are."""
@@ -71,6 +73,11 @@ class TorchRunner:
         self._graphs = graphs
         return graphs.sizes
 
+    def record(self, max_running: int, context_length: int) -> None:
+        """From now on steps that only decode are recorded and replayed, if they are all kernels of a CPU."""
+        if can_record(self._decoder.weights, self._ops, self.pool):
+            self._recordings = DecodeRecordings(self._decoder, self.pool, max_running, context_length)
+
     def warm_up(self, step_tokens: int, max_running: int, context_length: int) -> None:
         """Run what a start should have run: see `chatd.engine.warm_up`. Only the scratch page is touched."""
         pool = self.pool
@@ -101,6 +108,9 @@ class TorchRunner:
 
     def _inputs(self, rows: Sequence[StepRow], stage: Stage) -> tuple[Callable[[], Tensor], list[int]]:
         """Work that gives what the head takes, a line for each of the rows whose numbers come with it."""
+        recordings = self._recordings
+        if recordings is not None and recordings.serves(rows):
+            return lambda: recordings.hidden(rows), list(range(len(rows)))
         size = None if self._graphs is None else self._graphs.size_for(rows)
         if self._graphs is None or size is None:
             batch, order = build_batch(rows, self.pool.page_size, stage.place)

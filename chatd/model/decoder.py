@@ -9,6 +9,8 @@ from chatd.model.rope import rotation
 from chatd.model.weights import LayerWeights, Weights
 from chatd_kernels.ops import AttentionSpec, DecodePlan, ExtendPlan, LayerKV, Ops
 
+Plans = tuple[DecodePlan | None, ExtendPlan | None]
+
 
 class Decoder:
     """Stateless but for its weights: a step's result depends on its batch and the pool only."""
@@ -25,10 +27,26 @@ class Decoder:
 
     def hidden(self, batch: ForwardBatch, pool: KVPool) -> Tensor:
         """As `forward`, up to what the head takes: ``[s, hidden]``."""
-        w, ops, eps = self.weights, self.ops, self.config.norm_eps
+        w = self.weights
         rotate = rotation(w.inverse_frequencies, batch.positions)
-        plans = self._plan(batch, pool)
         residual = w.embedding(batch.tokens)
+        x = self.blocks(residual, rotate, batch, pool, self.plan(batch, pool))
+        # The last norm and the head, a quarter of the weights, only where a token is wanted.
+        wanted = residual.index_select(0, batch.sample_at)
+        return self.last_norm(x.index_select(0, batch.sample_at), wanted)
+
+    def blocks(
+        self,
+        residual: Tensor,
+        rotate: tuple[Tensor, Tensor],
+        batch: ForwardBatch,
+        pool: KVPool,
+        plans: Plans,
+    ) -> Tensor:
+        """All layers, over embeddings ``residual`` ``[n, hidden]``, which is added to. What it gives is still
+        to be added.
+        """
+        w, ops, eps = self.weights, self.ops, self.config.norm_eps
         x = ops.rms_norm(residual, w.layers[0].attn_norm, eps)
         for i, layer in enumerate(w.layers):
             x = self._attention(x, layer, batch, pool.layers[i], rotate, plans)
@@ -36,11 +54,14 @@ class Decoder:
             x = layer.down(ops.silu_mul(layer.gate_up(x)))
             if i + 1 < len(w.layers):
                 x = ops.add_rms_norm(x, residual, w.layers[i + 1].attn_norm, eps)
-        # The last norm and the head, a quarter of the weights, only where a token is wanted.
-        wanted = residual.index_select(0, batch.sample_at)
-        return ops.add_rms_norm(x.index_select(0, batch.sample_at), wanted, w.output_norm, eps)
+        return x
 
-    def _plan(self, batch: ForwardBatch, pool: KVPool) -> tuple[DecodePlan | None, ExtendPlan | None]:
+    def last_norm(self, x: Tensor, residual: Tensor) -> Tensor:
+        """What the head takes, of what `blocks` gave."""
+        return self.ops.add_rms_norm(x, residual, self.weights.output_norm, self.config.norm_eps)
+
+    def plan(self, batch: ForwardBatch, pool: KVPool) -> Plans:
+        """How attention of this batch is cut up: the same in all layers."""
         kv = pool.layers[0]
         decode = None if batch.decode is None else self.ops.plan_decode(batch.decode, kv, self._spec)
         extend = None if batch.extend is None else self.ops.plan_extend(batch.extend, kv, self._spec)
@@ -53,7 +74,7 @@ class Decoder:
         batch: ForwardBatch,
         kv: LayerKV,
         rotate: tuple[Tensor, Tensor],
-        plans: tuple[DecodePlan | None, ExtendPlan | None],
+        plans: Plans,
     ) -> Tensor:
         q = self.ops.rope_store_kv(layer.qkv(x), *rotate, kv, batch.slot_pages, batch.slot_offsets)
         decode, extend = plans

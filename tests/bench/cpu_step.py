@@ -24,6 +24,7 @@ from chatd.model.kv_pool import KV_FORMS, KVPool, bytes_per_token, plan_pages
 from chatd.model.load import load_weights, open_model, weight_form
 from chatd.model.weights import Weights
 from chatd_kernels import load_backend
+from chatd_kernels.cpu import team
 from chatd_kernels.ops import Ops
 
 CPU = torch.device("cpu")
@@ -44,10 +45,15 @@ Answer = TypeVar("Answer")
 
 
 class Bench:
-    def __init__(self, weights: Weights, ops: Ops, kv: torch.dtype, params: SamplingParams) -> None:
+    def __init__(
+        self, weights: Weights, ops: Ops, kv: torch.dtype, params: SamplingParams, record: bool
+    ) -> None:
         self.weights, self.kv, self._params = weights, kv, params
         plan = plan_pages(weights.config, kv, PAGE_SIZE, 1 << 30)
         self._runner = TorchRunner(weights, KVPool(weights.config, plan, kv, CPU), ops)
+        team.use_own_threads(weights.bits > 0)
+        if record:
+            self._runner.record(64, 1024)
 
     def row(self, i: int, start: int, count: int, *, sample: bool = True) -> StepRow:
         """Row ``i`` has pages of its own, for 640 tokens; row 0 alone may have more."""
@@ -140,6 +146,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--times", type=int, default=15)
     parser.add_argument("--sampling", action="store_true", help="temperature 0.8 and top_p 0.95, not greedy")
+    parser.add_argument("--eager", action="store_true", help="no recordings of decode steps")
+    parser.add_argument("--decode", action="store_true", help="decode alone")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1 if options.profile else options.threads)
@@ -152,17 +160,19 @@ def main() -> None:
     ops, clock = load_backend(options.kernels), Clock()
     if options.profile:
         clock.watch(ops, weights)
-    bench = Bench(weights, ops, KV_FORMS[options.kv_dtype], params)
+    bench = Bench(weights, ops, KV_FORMS[options.kv_dtype], params, not (options.profile or options.eager))
     print(f"{form.name} weights, {options.kernels} kernels, KV in {options.kv_dtype}")
     if options.profile:
         for rows in (1, 16, 64):
             profile(bench, clock, rows)
         return
     rate = read_rate(options.threads)
-    for total in (128, 512, 2000):
+    for total in () if options.decode else (128, 512, 2000):
         show(f"prefill {total}", lambda total=total: bench.prefill(total, 128), 5, total)  # type: ignore[misc]
     for rows in (1, 16, 64):
         show(f"decode {rows} rows", bench.decode(rows), options.times, rows, bench.floor_s(rows, rate))
+    if options.decode:
+        return
     extending = [bench.row(i, 480, 20) for i in range(16)]
     show("extend 16 x 20 on 480", lambda: bench.step(extending), 5, 320)
 

@@ -1,4 +1,4 @@
-"""Kernels for CPUs, compiled by numba for the very machine, on torch's own threads.
+"""Kernels for CPUs, compiled by numba for the very machine, on threads of their own or torch's.
 
 What a kernel does not know (fp8 KV, heads that are no multiple of 16, fp16) `reference` computes.
 """
@@ -6,7 +6,7 @@ What a kernel does not know (fp8 KV, heads that are no multiple of 16, fp16) `re
 import torch
 from torch import Tensor
 
-from chatd_kernels.cpu import attention, norms, sampling, store
+from chatd_kernels.cpu import attention, crew, norms, sampling, store
 from chatd_kernels.cpu.forms import DTYPES
 from chatd_kernels.cpu.library import Library, Progress, shared
 from chatd_kernels.ops import (
@@ -40,6 +40,7 @@ class CpuOps(ReferenceOps):
         spec = AttentionSpec(1.0)
         self.library.compile(
             [
+                *(crew.SPECS if crew.can_help() else ()),
                 *norms.specs(dtype),
                 store.spec(kv, dtype),
                 sampling.spec(dtype),

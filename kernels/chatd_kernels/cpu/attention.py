@@ -17,17 +17,22 @@ SPLIT_LEN = 256
 ITEMS_PER_THREAD = 4
 QUERIES, TILE = 32, 64
 """As in `attention_kernels`: rows of a block, keys of a tile."""
+_NO_SHAPE = torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """What is the same in all layers: threads, and arguments of the kernel after the planes. ``kept`` are the
     tensors that some of them point into.
+
+    Of decoding: ``shape``, int64: how many splits the keys have, at most ``most_splits``, and their length.
     """
 
     threads: int
     numbers: tuple[int, ...]
     kept: tuple[Tensor, ...]
+    most_splits: int = 1
+    shape: Tensor = _NO_SHAPE
 
 
 @dataclass(slots=True)
@@ -38,40 +43,52 @@ class Plan:
     spec: AttentionSpec
     work: Work | None = None
 
+    def refit(self, max_kv_len: int) -> None:
+        """Before a recording is replayed: rows of the batch are as long as this now."""
+        if self.work is not None:
+            longest = min(max_kv_len, self.spec.window) if self.spec.window else max_kv_len
+            splits = max(1, min(self.work.most_splits, longest // SPLIT_LEN))
+            self.work.shape[0], self.work.shape[1] = splits, -(-longest // splits)
 
-def _decode_work(batch: PagedBatch, kv: LayerKV, spec: AttentionSpec, heads: int) -> Work:
+
+def _decode_work(plan: Plan, kv: LayerKV, heads: int) -> Work:
+    batch, spec = plan.batch, plan.spec
     _, kv_heads, _, dim = kv.k.shape
     rows, count = len(batch.kv_lens), team.threads()
-    longest = min(batch.max_kv_len, spec.window) if spec.window else batch.max_kv_len
-    wanted = -(-ITEMS_PER_THREAD * count // (rows * kv_heads))
-    splits = max(1, min(wanted, longest // SPLIT_LEN)) if count > 1 else 1
-    split_len = -(-longest // splits)
-    partials = torch.empty(rows * splits * heads * (dim + 2))
+    most = -(-ITEMS_PER_THREAD * count // (rows * kv_heads)) if count > 1 else 1
+    shape = torch.empty(2, dtype=torch.int64)
+    partials = team.empty_kept((rows * most * heads * (dim + 2),))
     buffer_bytes = max(TILE * 16, 256 + dim, heads // kv_heads * dim) * 4 * 4
-    buffers = torch.empty(count * buffer_bytes, dtype=torch.uint8)
+    buffers = team.empty_kept((count * buffer_bytes,), torch.uint8)
     numbers = (
         *_pages(batch),
         batch.kv_lens.data_ptr(),
         rows,
         kv_heads,
-        splits,
-        split_len,
+        shape.data_ptr(),
         *_formula(spec),
         partials.data_ptr(),
         buffers.data_ptr(),
         buffer_bytes,
     )
-    return Work(count if rows * kv_heads * splits > 1 else 1, numbers, (partials, buffers))
+    threads = count if rows * kv_heads * most > 1 else 1
+    return Work(threads, numbers, (partials, buffers), most, shape)
 
 
 def decode(library: Library, q: Tensor, kv: LayerKV, plan: Plan) -> Tensor:
-    out = torch.empty_like(q)
+    out = team.empty(q.shape, q.dtype)
     work = plan.work
     if work is None:
-        work = plan.work = _decode_work(plan.batch, kv, plan.spec, q.shape[1])
+        work = plan.work = _decode_work(plan, kv, q.shape[1])
+        plan.refit(plan.batch.max_kv_len)
     body = library.body(decode_spec(kv, q.dtype, q.shape[1], plan.spec))
-    team.run(body, work.threads, q.data_ptr(), out.data_ptr(), *_planes(kv), *work.numbers, scale_stride(kv))
+    run = team.run_phases if work.most_splits > 1 else _run_phase_0
+    run(body, work.threads, q.data_ptr(), out.data_ptr(), *_planes(kv), *work.numbers, scale_stride(kv))
     return out
+
+
+def _run_phase_0(body: int, threads: int, *values: int) -> None:
+    team.run(body, threads, *values, 0)
 
 
 def _extend_work(batch: PagedBatch, kv: LayerKV, spec: AttentionSpec, heads: int) -> Work:

@@ -12,7 +12,6 @@ from chatd_kernels.cpu.norm_kernels import SIZES, reader, writer
 from chatd_kernels.cpu.simd import (
     LANES,
     at_least,
-    barrier,
     device,
     exp,
     floats,
@@ -180,20 +179,24 @@ def make_decode(dtype: str, kv_dtype: str, dim: int, page_size: int, group: int,
         write(out, acc / spread(row_kind, weight))
 
     def decode(p):  # type: ignore[no-untyped-def]
+        """In two phases, unless keys are not split: the splits, and what they come to."""
         q, out, k, v = load_i64(p + 24), load_i64(p + 32), load_i64(p + 40), load_i64(p + 48)
         k_scale, v_scale, page_bytes = load_i64(p + 56), load_i64(p + 64), load_i64(p + 72)
-        scale_bytes = load_i64(p + 184)
+        scale_bytes = load_i64(p + 176)
         table, table_stride, lens = load_i64(p + 80), load_i64(p + 88), load_i64(p + 96)
-        rows, kv_heads, splits, split_len = (
-            load_i64(p + 104),
-            load_i64(p + 112),
-            load_i64(p + 120),
-            load_i64(p + 128),
-        )
-        window, scale, most = load_i64(p + 136), load_f64(p + 144), load_f64(p + 152)
-        partials, buffers, buffer_bytes = load_i64(p + 160), load_i64(p + 168), load_i64(p + 176)
-        buffer = buffers + take(p) * buffer_bytes
+        rows, kv_heads, shape = load_i64(p + 104), load_i64(p + 112), load_i64(p + 120)
+        splits, split_len, phase = load_i64(shape), load_i64(shape + 8), load_i64(p + 184)
+        window, scale, most = load_i64(p + 128), load_f64(p + 136), load_f64(p + 144)
+        partials, buffers, buffer_bytes = load_i64(p + 152), load_i64(p + 160), load_i64(p + 168)
         heads = kv_heads * group
+        if phase == 1:
+            item = take(p) if splits > 1 else rows * heads
+            while item < rows * heads:
+                row, head = item // heads, item % heads
+                merge(partials + (row * splits * heads + head) * part, splits, heads, out + item * dim * size)
+                item = take(p)
+            return
+        buffer = buffers + take(p) * buffer_bytes
         items = rows * kv_heads * shares * splits
         item = take(p + 8)
         while item < items:
@@ -230,13 +233,6 @@ def make_decode(dtype: str, kv_dtype: str, dim: int, page_size: int, group: int,
                         out + (row * heads + mine) * dim * size,
                     )
             item = take(p + 8)
-        if splits > 1:
-            barrier()
-            item = take(p + 16)
-            while item < rows * heads:
-                row, head = item // heads, item % heads
-                merge(partials + (row * splits * heads + head) * part, splits, heads, out + item * dim * size)
-                item = take(p + 16)
 
     return decode
 

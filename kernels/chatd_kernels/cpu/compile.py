@@ -37,7 +37,7 @@ def machine_code(module: str, make: str, args: tuple[int | str, ...]) -> bytes:
     passes.add_global_dead_code_eliminate_pass()
     passes.run(code, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(3)))
     foreign = {f.name for f in code.functions if f.is_declaration and not f.name.startswith("llvm.")}
-    if foreign - {"chatd_barrier"}:
+    if foreign - {"chatd_syscall"}:
         raise RuntimeError(f"{make} may raise or calls for help: {', '.join(sorted(foreign))}")
     return bytes(machine.emit_object(code))
 
@@ -56,7 +56,7 @@ define void @chatd_kernel(i64 %p) {{
 def main(lines: list[str]) -> None:
     warnings.simplefilter("ignore", NumbaWarning)
     # numba makes code that it could run at once: nobody will.
-    binding.add_symbol("chatd_barrier", ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value)
+    binding.add_symbol("chatd_syscall", ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value)
     for line in lines:
         path, module, make, args = ast.literal_eval(line)
         code, target = machine_code(module, make, args), Path(path)

@@ -3,6 +3,7 @@
 numba takes half a second to import, and 0.2 GB: a server whose kernels are in the cache does without it.
 """
 
+import ctypes
 import hashlib
 import os
 import re
@@ -16,7 +17,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from chatd_kernels.cpu import team
 from chatd_kernels.cpu.isa import Isa, host_isa
 
 SOURCES = Path(__file__).parent
@@ -119,7 +119,9 @@ class Library:
         """What machine code may call."""
         from llvmlite import binding
 
-        binding.add_symbol("chatd_barrier", team.barrier_address())
+        libc = ctypes.CDLL(None)
+        there = getattr(libc, "syscall", libc.abort)
+        binding.add_symbol("chatd_syscall", ctypes.cast(there, ctypes.c_void_p).value)
 
 
 @cache

@@ -1,6 +1,6 @@
 """Linear layers of 4 or 8 bits: weight = scale * code + minimum, in groups of 32 along the input.
 
-The activations are rounded to 8 bits, in the same groups, in the same parallel region: a group's sum of
+The activations are rounded to 8 bits, in the same groups: a group's sum of
 products is then integers until its scales are applied. GGUF's Q4_0, Q4_1 and Q8_0 fit without being rounded
 again. The same bytes serve one row, where reading them is all the time there is, and hundreds, where a
 group's codes are unpacked once for 8 rows.
@@ -109,13 +109,14 @@ def linear(library: Library, x: Tensor, weight: Packed, bias: Tensor | None) -> 
     """x W^T + b, in x's dtype. x ``[n, in]`` float32 or bf16, contiguous; bias float32 ``[out]``."""
     rows, width = x.shape
     groups = width // GROUP
-    out = torch.empty((rows, weight.outputs), dtype=x.dtype)
+    out = team.empty((rows, weight.outputs), x.dtype)
     count = team.threads()
     # Codes of x, then a scale and a sum for each group; with few rows every thread has its own.
     copies = count if rows <= FEW_ROWS else 1
-    scratch = torch.empty(copies * rows * groups * (GROUP + 8), dtype=torch.uint8)
+    scratch = team.empty((copies * rows * groups * (GROUP + 8),), torch.uint8)
     at = scratch.data_ptr()
-    team.run(
+    run = team.run if rows <= FEW_ROWS else team.run_phases
+    run(
         library.body(spec(weight.bits, x.dtype)),
         count,
         x.data_ptr(),

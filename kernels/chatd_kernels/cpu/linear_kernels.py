@@ -10,7 +10,6 @@ from typing import Any
 from chatd_kernels.cpu.simd import (
     LANES,
     Vec,
-    barrier,
     device,
     dot_bytes,
     floats,
@@ -165,10 +164,12 @@ def make_linear(bits: int, dtype: str) -> Any:
     x_size = 2 if dtype == "bf16" else 4
 
     def linear(p):  # type: ignore[no-untyped-def]
+        """In two phases, the rows' rounding and the products, unless rows are few."""
         next_row, next_chunk = p, p + 8
         x, weights, bias, out = load_i64(p + 24), load_i64(p + 32), load_i64(p + 40), load_i64(p + 48)
         codes, scales = load_i64(p + 56), load_i64(p + 64)
         rows, groups, blocks = load_i64(p + 72), load_i64(p + 80), load_i64(p + 88)
+        phase = load_i64(p + 96)
         width = groups * GROUP
         if rows <= FEW_ROWS:
             # Each thread for itself, which takes less than waiting for each other.
@@ -177,12 +178,12 @@ def make_linear(bits: int, dtype: str) -> Any:
             scales += own * rows * groups * 8
             for row in range(rows):
                 quantise(x + row * width * x_size, codes + row * width, scales + row * groups * 8, width)
-        else:
+        elif phase == 0:
             row = take(next_row)
             while row < rows:
                 quantise(x + row * width * x_size, codes + row * width, scales + row * groups * 8, width)
                 row = take(next_row)
-            barrier()
+            return
         chunk = take(next_chunk)
         while chunk * CHUNK_BLOCKS < blocks:
             for block in range(chunk * CHUNK_BLOCKS, min(blocks, (chunk + 1) * CHUNK_BLOCKS)):

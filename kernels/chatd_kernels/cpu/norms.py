@@ -30,7 +30,7 @@ def specs(dtype: torch.dtype) -> list[Spec]:
 
 def rms_norm(library: Library, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Tensor:
     """See `Ops.rms_norm` and, with a residual, `Ops.add_rms_norm`."""
-    out = torch.empty_like(x)
+    out = team.empty(x.shape, x.dtype)
     rows, width = x.shape
     add = residual is not None
     body = library.body(Spec("norm", "make_rms_norm", (DTYPES[x.dtype], int(add))))
@@ -51,7 +51,7 @@ def rms_norm(library: Library, x: Tensor, residual: Tensor | None, weight: Tenso
 
 def silu_mul(library: Library, gate_up: Tensor) -> Tensor:
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-    out = torch.empty((rows, width), dtype=gate_up.dtype)
+    out = team.empty((rows, width), gate_up.dtype)
     body = library.body(Spec("norm", "make_silu_mul", (DTYPES[gate_up.dtype],)))
     team.run(body, share(gate_up.numel()), gate_up.data_ptr(), out.data_ptr(), rows, width)
     return out

@@ -7,6 +7,7 @@ plain integers that count bytes. Products of bytes and of bf16 pairs use the mac
 """
 
 import operator
+import platform
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -252,14 +253,69 @@ def take(context: Any, address: Any) -> Any:
 
 
 @intrinsic
-def barrier(context: Any) -> Any:
-    """Until all threads of the team have come here."""
+def add(context: Any, address: Any, amount: Any) -> Any:
+    """As `take`, but in one order with all `add`, `peek` and `swap` of all threads."""
 
     def emit(builder: Any, args: Any, result: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, "chatd_barrier"), [])
+        return builder.atomic_rmw("add", _pointer(builder, args[0], LONG), args[1], "seq_cst")
+
+    return _instruction(types.int64, (address, types.int64), emit)
+
+
+@intrinsic
+def swap(context: Any, address: Any, value: Any) -> Any:
+    """Put ``value`` there; returns what was there."""
+
+    def emit(builder: Any, args: Any, result: Any) -> Any:
+        return builder.atomic_rmw("xchg", _pointer(builder, args[0], LONG), args[1], "seq_cst")
+
+    return _instruction(types.int64, (address, types.int64), emit)
+
+
+@intrinsic
+def peek(context: Any, address: Any) -> Any:
+    """The int64 that other threads change."""
+
+    def emit(builder: Any, args: Any, result: Any) -> Any:
+        return builder.load_atomic(_pointer(builder, args[0], LONG), "seq_cst", 8)
+
+    return _instruction(types.int64, (address,), emit)
+
+
+@intrinsic
+def pause(context: Any) -> Any:
+    """Tell the core that this thread spins."""
+
+    def emit(builder: Any, args: Any, result: Any) -> Any:
+        if platform.machine() in ("x86_64", "AMD64"):
+            _call(builder, "llvm.x86.sse2.pause", ir.VoidType(), [])
+        elif platform.machine() == "aarch64":
+            _call(builder, "llvm.aarch64.hint", ir.VoidType(), [INT(1)])
 
     return _instruction(types.void, (), emit)
+
+
+@intrinsic
+def call(context: Any, body: Any, argument: Any) -> Any:
+    """A kernel by its address."""
+
+    def emit(builder: Any, args: Any, result: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [LONG])
+        builder.call(_pointer(builder, args[0], kind), [args[1]])
+
+    return _instruction(types.void, (body, argument), emit)
+
+
+@intrinsic
+def futex(context: Any, number: Any, address: Any, operation: Any, value: Any) -> Any:
+    """The system call ``number``, futex(2) without a timeout."""
+
+    def emit(builder: Any, args: Any, result: Any) -> Any:
+        kind = ir.FunctionType(LONG, [LONG], var_arg=True)
+        function = cgutils.get_or_insert_function(builder.module, kind, "chatd_syscall")
+        builder.call(function, [*args, LONG(0), LONG(0), LONG(0)])
+
+    return _instruction(types.void, (number, address, types.int64, types.int64), emit)
 
 
 # --- arithmetic ---------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def rope_store(
     """See `Ops.rope_store_kv`."""
     _, kv_heads, page_size, dim = kv.k.shape
     tokens, heads = len(qkv), qkv.shape[1] // dim - 2 * kv_heads
-    out = torch.empty((tokens, heads, dim), dtype=qkv.dtype)
+    out = team.empty((tokens, heads, dim), qkv.dtype)
     team.run(
         library.body(spec(kv, qkv.dtype)),
         share(qkv.numel()),
