@@ -72,5 +72,15 @@ PAYLOADS = [
     "<sub onclick=alert(1)>x</sub><kbd style=position:fixed>y</kbd><br onload=alert(1)>",
 ]
 
+MORE = [
+    "[x][js] ![y][js] [js]\n\n[js]: javascript:alert(1)\n[js]: data:text/html,<script>alert(1)</script>",
+    '[https://bank.example][e] [e][]\n\n[e]: https://evil.example/ "><img src=x onerror=alert(1)>"',
+    "[https://bank.example][f]\n\n[f]: <https://evil.example/>",
+    '<https://evil.example/"onmouseover=alert(1)> www.evil.example/<img src=x onerror=alert(1)>',
+    "    <script>alert(1)</script>\n    <img src=x onerror=alert(1)>",
+    "<img src=x onerror=alert(1)> `x`\n===\n><svg/onload=alert(1)>",
+]
+"""Against the parser of the page."""
+
 GUARD = (Path(__file__).parent / "guard.js").read_text()
 FAKE_SERVER = (Path(__file__).parent / "fake_server.js").read_text()

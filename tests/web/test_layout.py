@@ -90,6 +90,24 @@ def test_enter_that_ends_a_composition_does_not_send(chat: ChatPage) -> None:
     expect(chat.questions).to_contain_text("你好")
 
 
+def test_the_figures_are_whole_lines_at_every_width(chat: ChatPage) -> None:
+    """What opens the X-ray stands beside them, never on a line of its own."""
+    chat.ask("first")
+    chat.ask("second")
+    for width in range(360, 1441, 90):
+        chat.page.set_viewport_size({"width": width, "height": 800})
+        sign, figures = (
+            chat.answer.locator(f".line {part}").evaluate(
+                "element => element.getBoundingClientRect().toJSON()"
+            )
+            for part in (".sign", "ul")
+        )
+        assert sign["left"] >= figures["right"], width
+        assert figures["top"] <= sign["top"] < sign["bottom"] <= figures["bottom"], width
+        assert sign["right"] <= width
+        assert chat.page.evaluate("document.documentElement.scrollWidth") == width
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_everything_fits_a_phone(server: PageServer, open_page: OpenPage, theme: str) -> None:
     chat = open_page(server.url, color_scheme=theme, **PHONE)

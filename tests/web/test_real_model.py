@@ -2,56 +2,21 @@
 
 import json
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Page, WebSocketRoute, expect
 
-from tests.cli.terminals import CHATD, environment
 from tests.web.conftest import OpenPage
+from tests.web.serving import Serving
 
 pytestmark = [pytest.mark.browser, pytest.mark.model, pytest.mark.timeout(120)]
 
 
-class Serving:
-    """``chatd serve`` as a process of its own. ``port`` stays the same over a restart."""
-
-    def __init__(self, data_dir: Path, model: Path) -> None:
-        self.url = ""
-        self._data_dir, self._model = data_dir, model
-        self._process: subprocess.Popen[str]
-
-    def start(self) -> None:
-        port = str(urlsplit(self.url).port) if self.url else "0"
-        options = ["--model", str(self._model), "--data-dir", str(self._data_dir), "--kv-bytes", "256MiB"]
-        self._process = subprocess.Popen(
-            [*CHATD, "serve", "--port", port, "--json", *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment(),
-            text=True,
-        )
-        assert self._process.stdout
-        for line in self._process.stdout:
-            said = json.loads(line)
-            if said["status"] == "ready":
-                self.url = f"{said['url']}/"
-                return
-        raise AssertionError("it ended before it was ready")
-
-    def end(self, sig: signal.Signals) -> None:
-        self._process.send_signal(sig)
-        self._process.wait()
-        assert self._process.stdout
-        self._process.stdout.close()
-
-
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Serving]:
-    server = Serving(tmp_path_factory.mktemp("data"), model_path)
+    server = Serving.of_model(tmp_path_factory.mktemp("data"), model_path)
     server.start()
     yield server
     server.end(signal.SIGTERM)

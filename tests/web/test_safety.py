@@ -9,11 +9,11 @@ from playwright.sync_api import FilePayload, Page, expect
 from tests.web.chat_page import ChatPage
 from tests.web.conftest import OpenPage
 from tests.web.page_server import PageServer, replying
-from tests.web.payloads import FAKE_SERVER, GUARD, PAYLOADS
+from tests.web.payloads import FAKE_SERVER, GUARD, MORE, PAYLOADS
 
 pytestmark = pytest.mark.browser
 
-CORPUS = "\n\n".join(PAYLOADS)
+CORPUS = "\n\n".join([*PAYLOADS, *MORE])
 LINKS = """- [the docs](https://docs.example/x)
 - [https://bank.example](https://evil.example/)
 - https://plain.example/a_b.
@@ -45,12 +45,19 @@ def test_r1_whole_payloads_are_text_wherever_they_stand(
         assert chat.page.evaluate("chatdForeign") == []
         hosts = chat.page.locator("article a").evaluate_all("links => links.map(link => link.href)")
         evil = "https://evil.example/"
-        assert set(hosts) == {evil, f"{evil}pixel.gif", f"{evil}i.png", "https://bank.example/"}
+        assert set(hosts) == {
+            evil,
+            f"{evil}pixel.gif",
+            f"{evil}i.png",
+            "https://bank.example/",
+            "http://www.evil.example/",
+            f"{evil}%22onmouseover=alert(1)",
+        }
 
 
 @pytest.mark.parametrize(
     "payloads",
-    [PAYLOADS[1::3], pytest.param(PAYLOADS, marks=pytest.mark.full)],
+    [PAYLOADS[1::3] + MORE, pytest.param(PAYLOADS + MORE, marks=pytest.mark.full)],
     ids=["a third of them", "all"],
 )
 def test_r1_payloads_cut_at_each_delta(server: PageServer, open_page: OpenPage, payloads: list[str]) -> None:

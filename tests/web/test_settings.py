@@ -122,14 +122,15 @@ def test_how_answers_are_sampled_is_kept_and_reset(server: PageServer, open_page
     assert asked.params == [params, {}]
 
 
-def test_a_system_prompt_begins_a_chat_and_another_one_warns(chat: ChatPage) -> None:
+def test_a_system_prompt_begins_a_chat_and_is_changed_in_it(chat: ChatPage) -> None:
+    """Warned that all is computed again, which the next answer's figures then say."""
     page = chat.page
     chat.composer.fill("already written")
     settings(chat)
     page.get_by_role("button", name="Concise").click()
     prompt = page.get_by_role("textbox", name="System prompt")
     expect(prompt).to_have_value("Answer in as few words as the question allows. No preamble, no summary.")
-    expect(page.get_by_text("A chat keeps the prompt it began with.")).to_have_count(0)
+    expect(page.get_by_text("A change holds from the next answer on.")).to_have_count(0)
     page.get_by_role("button", name="Use this prompt").click()
     expect(page.get_by_text("System prompt")).to_be_visible()
     expect(chat.composer).to_have_value("already written")
@@ -137,9 +138,23 @@ def test_a_system_prompt_begins_a_chat_and_another_one_warns(chat: ChatPage) -> 
     chat.wait_ended()
     assert [message["role"] for message in chat.messages()] == ["system", "user", "assistant"]
     first = chat.conversation_id
+    usage = chat.messages()[-1]["responses"][0]["usage"]
+    settings(chat)
+    prompt.fill("Rhyme.")
+    warning = f"that answer reads all {usage['prompt_tokens'] + usage['output_tokens']} tokens again."
+    expect(page.get_by_text(warning)).to_be_visible()
+    page.get_by_role("button", name="Use it from the next answer on").click()
+    page.get_by_text("System prompt").click()
+    expect(page.get_by_text("Rhyme.")).to_be_visible()
+    chat.ask("and now")
+    assert [message["role"] for message in chat.messages()] == ["system", *["user", "assistant"] * 2]
+    assert chat.messages()[0]["text"] == "Rhyme."
+    assert int(chat.figure("reused").split()[0]) <= len("|system\n")
+    chat.press("Where the prompt's tokens came from")
+    expect(chat.answer.locator("[data-cause]")).to_contain_text("the system prompt, was changed")
+    assert chat.conversation_id == first
     settings(chat)
     prompt.fill("Answer at length.")
-    expect(page.get_by_text("A chat keeps the prompt it began with.")).to_be_visible()
     page.get_by_role("button", name="Begin a new chat with this prompt").click()
     expect(chat.questions).to_have_count(0)
     page.get_by_text("System prompt").click()

@@ -11,30 +11,22 @@ import { Drafts } from "../core/drafts";
 import { Outbox } from "../core/outbox";
 import { sentence } from "../text/format";
 import { t } from "../text/strings.svelte";
-import {
-  isAnswerEvent,
-  type ConversationUpdated,
-  type CreateRequest,
-  type ErrorEvent,
-  type ResponseCreated,
-  type ServerEvent,
-  type SessionCreated,
-} from "../wire/events";
+import { isAnswerEvent, type ConversationUpdated, type CreateRequest, type ErrorEvent, type ResponseCreated } from "../wire/events";
 import * as http from "../wire/http";
-import { Link, type LinkState } from "../wire/link";
 import { Answers, type Live } from "./answers.svelte";
 import { randomKey, routedConversation, routedMessage, routedPlace, routeTo, safeStorage, type Place } from "./browser";
 import { Conversation } from "./conversation.svelte";
 import { Estimator } from "./estimator.svelte";
-import { Health } from "./health.svelte";
 import { Kept } from "./kept";
 import { Library } from "./library.svelte";
+import { Line, type LineHooks } from "./line.svelte";
 import { Look } from "./look.svelte";
 import type { Message } from "./message.svelte";
 import { Notices } from "./notices.svelte";
 import { Requests } from "./requests";
 import { Settings } from "./settings.svelte";
 import { Shelf } from "./shelf";
+import { SystemPrompts } from "./system_prompts";
 import { Writing } from "./writing.svelte";
 
 const WAKE_PATIENCE_MS = 3000;
@@ -45,24 +37,21 @@ export class Chat {
   readonly look: Look;
   readonly settings: Settings;
   readonly library: Library;
-  readonly estimator = new Estimator((event) => this.session?.model != null && this.#link.send(event));
-  readonly health = new Health(() => this.#serverReady());
+  readonly line: Line;
+  readonly estimator = new Estimator((event) => this.line.ask(event));
   readonly answers = new Answers({
-    send: (event) => this.#link.send(event),
+    send: (event) => this.line.send(event),
     onPhase: (live) => this.#announce(live),
-    onHole: () => this.#link.restart(),
+    onHole: () => this.line.restart(),
   });
-  session = $state.raw<SessionCreated | null>(null);
-  linkState = $state<LinkState>("connecting");
-  draining = $state(false);
   current = $state.raw(new Conversation(null));
   /** What is on show: the conversation, or another of the page's places. */
   place = $state<Place>("chat");
   readonly writing: Writing;
+  readonly prompts: SystemPrompts;
 
   readonly #shelf: Shelf;
   readonly #requests: Requests;
-  readonly #link: Link;
 
   constructor() {
     const prefix = `chatd:${http.pageUrl(".").pathname}:`;
@@ -75,15 +64,23 @@ export class Chat {
     this.#shelf = new Shelf(new Branches(lasting, prefix), kept, (conversation) => this.#loaded(conversation));
     this.#requests = new Requests(new Outbox(safeStorage(() => sessionStorage), `${prefix}outbox`), {
       newKey: randomKey,
-      send: (event) => this.session?.model != null && this.#link.send(event),
+      send: (event) => this.line.ask(event),
       onTakenBack: (request, conversation, id) => {
         const draft = this.writing.giveBack(request, conversation, id);
         if (draft !== null && conversation === this.current) this.writing.offer(draft);
       },
     });
-    this.#link = new Link(http.socketUrl(), {
-      onState: (state) => this.#linkBecame(state),
+    this.prompts = new SystemPrompts(this.library, this.writing, this.notices, {
+      current: () => this.current,
+      onChanged: (conversation) => {
+        this.estimator.forget();
+        this.#load(conversation);
+      },
+    });
+    this.line = new Line({
+      onReady: (again) => this.#ready(again),
       onEvent: (event) => this.#handle(event),
+      say: (words) => this.notices.say(words),
     });
   }
 
@@ -92,22 +89,18 @@ export class Chat {
   start(): void {
     void this.look.speak();
     this.follow();
-    this.#link.connect();
-    this.health.doubt();
+    this.line.connect();
+    this.line.health.doubt();
     void this.library.refresh();
     // While an answer is awaited, a stalled engine shows in nothing else.
-    setInterval(() => this.answers.busy.size > 0 && this.health.doubt(), ASK_HEALTH_MS);
+    setInterval(() => this.answers.busy.size > 0 && this.line.health.doubt(), ASK_HEALTH_MS);
   }
 
   /** The page is seen again, or the network came back. */
   wake(): void {
-    this.#link.probe(WAKE_PATIENCE_MS);
+    this.line.probe(WAKE_PATIENCE_MS);
     void this.library.refresh();
     this.#load(this.current);
-  }
-
-  retryNow(): void {
-    this.#link.connect();
   }
 
   /** The page is no longer seen, and may never be again. */
@@ -141,27 +134,6 @@ export class Chat {
     this.#warm();
   }
 
-  /**
-   * Begins a conversation with this system prompt; what was written for the new one goes along. It takes
-   * the place of a conversation in which nothing was said yet.
-   */
-  async beginWith(system: string): Promise<void> {
-    const before = this.current;
-    try {
-      const { id } = await http.createConversation(system);
-      if (before.isBlank) {
-        this.writing.save(id, this.writing.draftOf(before.id));
-        this.writing.save(before.id, "");
-      }
-      location.hash = routeTo(id);
-      if (before.isBlank && before.id !== null) await this.library.forget(before.id);
-      await this.library.refresh();
-    } catch (error) {
-      if (!(error instanceof http.ApiError)) throw error;
-      this.notices.error(error.code === "unreachable" ? t.unreachable : sentence(error.message));
-    }
-  }
-
   /** Deletes, unless it is undone: then what was open is open again, if nothing else has been opened since. */
   remove(id: string): void {
     const wasOpen = this.current.id === id;
@@ -190,7 +162,7 @@ export class Chat {
 
   /** Asks what would become of `text` if it were sent; "" if nothing is to be sent. */
   weigh(text: string): void {
-    if (text.trim() === "" || this.session?.model == null || this.current.lastAnswer?.live) return this.estimator.forget();
+    if (text.trim() === "" || !this.line.ready || this.current.lastAnswer?.live) return this.estimator.forget();
     this.estimator.ask(this.#withParams(this.#input(text)));
   }
 
@@ -252,53 +224,25 @@ export class Chat {
 
   // --- wire events ----------------------------------------------------------------------------
 
-  #linkBecame(state: LinkState): void {
-    const before = this.linkState;
-    this.linkState = state;
-    if (before === "lost" && state === "open") this.notices.say(t.connected);
-    if (state !== "lost") return;
-    if (before === "open") this.notices.say(t.reconnecting);
-    this.draining = false;
-    this.session = this.session && { ...this.session, model: null };
-    void http.checkSession();
-    this.health.doubt();
-  }
-
-  #serverReady(): void {
-    if (this.#link.state !== "open") this.#link.connect();
-    else if (this.session?.model == null) this.#link.send({ type: "session.hello" });
-  }
-
-  #handle(event: ServerEvent): void {
+  #handle(event: Parameters<LineHooks["onEvent"]>[0]): void {
     if (isAnswerEvent(event)) return this.answers.take(event);
     switch (event.type) {
-      case "session.created":
-        return this.#greeted(event);
       case "response.created":
         return this.#confirmed(event);
       case "conversation.updated":
         return this.#updated(event);
       case "cache.estimated":
         return this.estimator.take(event);
-      case "server.draining":
-        this.draining = true;
-        return;
       case "error":
         return this.#refused(event);
-      case "pong":
-        return;
     }
   }
 
-  #greeted(event: SessionCreated): void {
-    const resumed = this.session !== null;
-    this.session = event;
-    this.draining = false;
-    if (event.model === null) return this.health.doubt();
+  #ready(again: boolean): void {
     this.answers.resume();
     this.#requests.sendAll();
     this.#warm();
-    if (resumed || this.current.isKept || this.current.state === "failed") {
+    if (again || this.current.isKept || this.current.state === "failed") {
       void this.library.refresh();
       this.#load(this.current);
     }
@@ -346,7 +290,7 @@ export class Chat {
   #refused(error: ErrorEvent): void {
     if (this.estimator.takeError(error)) return;
     if (error.idempotency_key !== undefined) return this.#createRefused(error.idempotency_key, error);
-    if (error.code === "not_ready") return this.health.doubt();
+    if (error.code === "not_ready") return this.line.health.doubt();
     if (error.response_id === undefined || error.code === "conflict") return; // conflict: we hear it already
     const live = this.answers.drop(error.response_id);
     if (live) this.#load(live.conversation);
@@ -354,7 +298,7 @@ export class Chat {
 
   #createRefused(key: string, error: ErrorEvent): void {
     if (error.code === "draining") return; // the next connection sends it again
-    if (error.code === "not_ready") return this.health.doubt();
+    if (error.code === "not_ready") return this.line.health.doubt();
     if (this.#requests.refused(key)) this.notices.error(sentence(error.message));
   }
 
@@ -368,9 +312,7 @@ export class Chat {
   /** What is on show will probably go on: its first answer need not wait for the disk. */
   #warm(): void {
     const { id } = this.current;
-    if (id !== null && this.session?.model != null) {
-      this.#link.send({ type: "conversation.warm", conversation_id: id });
-    }
+    if (id !== null) this.line.ask({ type: "conversation.warm", conversation_id: id });
   }
 
   #load(conversation: Conversation): void {
@@ -387,6 +329,6 @@ export class Chat {
     const responseId = message.openResponse;
     if (responseId === null || message.live || this.answers.has(responseId)) return;
     this.answers.follow(conversation, message, responseId);
-    if (this.session?.model != null) this.answers.subscribe(responseId);
+    if (this.line.ready) this.answers.subscribe(responseId);
   }
 }

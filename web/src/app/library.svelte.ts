@@ -42,6 +42,15 @@ export class Library {
     this.#reading = false;
   }
 
+  /** Reads all pages that are left, or as many as can be had. */
+  async loadAll(): Promise<void> {
+    let read = -1;
+    while (this.more && read < this.#heads.length) {
+      read = this.#heads.length;
+      await this.#read(this.#cursor);
+    }
+  }
+
   update(event: ConversationUpdated): void {
     this.#updates += 1;
     const known = this.#heads.find((head) => head.id === event.conversation_id);
@@ -75,12 +84,6 @@ export class Library {
       undone();
     };
     this.notices.undoable(t.deleted(title), t.undo, restore, () => void this.#delete(id));
-  }
-
-  /** Deletes a conversation that nobody will miss. Throws ApiError. */
-  async forget(id: string): Promise<void> {
-    await http.deleteConversation(id, false);
-    this.#gone(id);
   }
 
   #gone(id: string): void {

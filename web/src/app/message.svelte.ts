@@ -1,6 +1,7 @@
 import { newAnswer, type Answer } from "../core/answer";
 import type { Node } from "../core/tree";
 import { BlockStream, type Block } from "../text/blocks";
+import type { Definitions } from "../text/links";
 import type { MessageView, ResponseEnded, ResponseSummary, Role } from "../wire/events";
 
 /** One message as it is shown. `key` stays the same when the server gives a local message its id. */
@@ -13,6 +14,8 @@ export class Message implements Node {
   /** An answer's text as blocks: many that will not change any more, then the last ones. */
   chunks = $state.raw<readonly (readonly Block[])[]>([]);
   lastBlocks = $state.raw<readonly Block[]>([]);
+  /** Where the labels of its links lead. */
+  definitions = $state.raw<Definitions>(new Map());
   responses = $state.raw<readonly ResponseSummary[]>([]);
   /** The response that is being written into this message. */
   live = $state.raw<Answer | null>(null);
@@ -122,5 +125,6 @@ export class Message implements Node {
     this.#stream.push(text);
     this.chunks = this.#stream.chunks;
     this.lastBlocks = this.#stream.last;
+    this.definitions = this.#stream.definitions;
   }
 }

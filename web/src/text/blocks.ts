@@ -6,15 +6,19 @@
  * is not whole, the one before it). Settled blocks keep their identity, and so do the items and rows
  * of an open one whose source stayed the same.
  *
- * Understood: code fences, headings, rules, quotes, lists and tasks, tables, formulas, and paragraphs;
- * inside them what inline.ts understands. Everything else, HTML above all, stays the text it is.
+ * Understood: code, fenced or indented, headings, rules, quotes, lists and tasks, tables, formulas, where the
+ * labels of links lead, and paragraphs; inside them what inline.ts understands. Everything else, HTML above all,
+ * stays the text it is. A label may be defined after it was used: so what is a link by its label is known only
+ * where it is shown, and no settled block changes.
  */
 
 import { parseInline, type Inline } from "./inline";
+import type { Definitions, SafeLink } from "./links";
 import {
   alignsOf,
   cellsOf,
   closesFence,
+  definitionOf,
   dedent,
   eachLine,
   endsMath,
@@ -22,12 +26,16 @@ import {
   headingOf,
   indentOf,
   isBlank,
+  isIndentedCode,
   isRule,
   listMarkOf,
   mathOf,
   mayBegin,
   quotedText,
   taskOf,
+  underlineOf,
+  withoutIndent,
+  CODE_INDENT,
   type Align,
   type Line,
   type ListMark,
@@ -53,6 +61,7 @@ export type Block =
   | { readonly kind: "code"; readonly language: string; readonly text: string; readonly closed: boolean }
   | { readonly kind: "math"; readonly tex: string }
   | { readonly kind: "rule" }
+  | { readonly kind: "definition"; readonly key: string; readonly link: SafeLink }
   | { readonly kind: "quote"; readonly blocks: readonly Block[] }
   | { readonly kind: "list"; readonly ordered: boolean; readonly start: number; readonly items: readonly Item[] }
   | { readonly kind: "table"; readonly aligns: readonly Align[]; readonly head: Row; readonly rows: readonly Row[] };
@@ -71,9 +80,14 @@ export class BlockStream {
   chunks: readonly (readonly Block[])[] = [];
   /** The blocks after those, settled or not. */
   last: readonly Block[] = [];
+  /** Where labels lead; the first word on one holds. */
+  definitions: Definitions = new Map();
 
   #settled: Block[] = [];
   #tail = "";
+  readonly #known = new Map<string, SafeLink>();
+  /** There may be other definitions than last time. */
+  #unsure = false;
   /** What the tail was parsed into last time. */
   #built: Built[] = [];
 
@@ -90,10 +104,27 @@ export class BlockStream {
     this.#built = this.#built.slice(settled.length);
     this.last = [...this.#settled, ...this.#built.map(({ block }) => block)];
     this.#tail = this.#tail.slice(spans[settled.length]?.from ?? 0);
+    this.#define();
+  }
+
+  /** What settled blocks define is known for good; the others may change their mind. */
+  #define(): void {
+    const open = this.#built.map(({ block }) => block).filter((block) => block.kind === "definition");
+    if (open.length === 0 && !this.#unsure) return;
+    this.#unsure = open.length > 0;
+    const definitions = new Map(open.reverse().map(({ key, link }) => [key, link]));
+    for (const [key, link] of this.#known) definitions.set(key, link);
+    this.definitions = definitions;
+  }
+
+  #learn(key: string, link: SafeLink): void {
+    this.#unsure = true;
+    if (!this.#known.has(key)) this.#known.set(key, link);
   }
 
   #settle(block: Block): void {
     this.#settled.push(block);
+    if (block.kind === "definition") this.#learn(block.key, block.link);
     if (this.#settled.length < CHUNK) return;
     this.chunks = [...this.chunks, this.#settled];
     this.#settled = [];
@@ -178,17 +209,17 @@ class Splitter {
   }
 
   #begin(line: Line): void {
-    const kind = this.#kindOf(line.text);
+    const kind = isIndentedCode(line.text) ? "code" : this.#kindOf(line.text);
     const fence = kind === "code" ? (fenceOf(line.text)?.fence ?? "") : kind === "math" ? (mathOf(line.text)?.end ?? "") : "";
     const mark = kind === "list" ? listMarkOf(line.text) : null;
     const { from, to } = line;
     this.#open = { kind, from, to, last: line, beforeLast: from, fence, mark, gap: false };
-    if (kind === "heading" || kind === "rule" || (kind === "math" && isWholeMath(line.text, fence))) this.end();
+    if (kind === "heading" || kind === "rule" || kind === "definition" || (kind === "math" && isWholeMath(line.text, fence))) this.end();
   }
 
   /** Whether the line belongs to the open block; if so, it is taken into it. */
   #goesOn(open: OpenBlock, line: Line): boolean {
-    if (open.kind === "code") {
+    if (open.kind === "code" && open.fence !== "") {
       extend(open, line);
       if (closesFence(line.text, open.fence)) this.end();
       return true;
@@ -200,10 +231,16 @@ class Splitter {
     }
     if (isBlank(line.text)) {
       open.gap = true;
-      return open.kind === "list";
+      return open.kind === "list" || open.kind === "code";
     }
     if (open.kind === "paragraph" && isTableHead(open.last.text, line.text)) {
       this.#beginTable(open, line);
+      return true;
+    }
+    if (open.kind === "paragraph" && underlineOf(line.text) && !open.last.text.includes("|")) {
+      extend(open, line);
+      open.kind = "heading";
+      this.end();
       return true;
     }
     const belongs = this.#belongs(open, line.text);
@@ -213,6 +250,7 @@ class Splitter {
 
   #belongs(open: OpenBlock, line: string): boolean {
     if (open.kind === "quote") return quotedText(line) !== null;
+    if (open.kind === "code") return indentOf(line) >= CODE_INDENT;
     if (open.kind === "table") return line.includes("|") && !this.#interrupts(line);
     if (open.kind === "paragraph") return !this.#interrupts(line);
     if (!open.mark) return false;
@@ -234,6 +272,7 @@ class Splitter {
   #kindOf(line: string): Kind {
     if (!mayBegin(line)) return "paragraph";
     if (fenceOf(line)) return "code";
+    if (this.depth === 0 && definitionOf(line)) return "definition";
     if (headingOf(line)) return "heading";
     if (mathOf(line)) return "math";
     if (isRule(line)) return "rule";
@@ -245,7 +284,7 @@ class Splitter {
   /** Whether a block begins here although a paragraph is open. "1986. was good" begins no list then. */
   #interrupts(line: string): boolean {
     const kind = this.#kindOf(line);
-    if (kind !== "list") return kind !== "paragraph";
+    if (kind !== "list") return kind !== "paragraph" && kind !== "definition";
     const mark = listMarkOf(line);
     return mark !== null && mark.start === 1 && !isBlank(mark.text);
   }
@@ -265,7 +304,7 @@ const isTableHead = (head: string, line: string): boolean =>
 
 /** The mark of the list's next item, if this line begins one. */
 function siblingMark(line: string, last: ListMark): ListMark | null {
-  const mark = listMarkOf(line);
+  const mark = listMarkOf(line) ?? listMarkOf(`${line} `); // within a list, an item may be empty
   return mark && mark.ordered === last.ordered && mark.indent < last.indent + NESTED ? mark : null;
 }
 
@@ -276,12 +315,14 @@ function build(kind: Kind, source: string, depth: number, before?: Block): Block
   switch (kind) {
     case "code":
       return buildCode(source.split("\n"));
-    case "heading": {
-      const { level, text } = headingOf(source) ?? { level: 1, text: source };
-      return { kind, level, inline: parseInline(text) };
-    }
+    case "heading":
+      return buildHeading(source);
     case "rule":
       return { kind };
+    case "definition": {
+      const defined = definitionOf(source);
+      return defined ? { kind, ...defined } : build("paragraph", source, depth);
+    }
     case "quote": {
       const lines = source.split("\n").map((line) => quotedText(line) ?? line);
       return { kind, blocks: nested(lines, depth) };
@@ -304,8 +345,17 @@ function nested(lines: readonly string[], depth: number): readonly Block[] {
   return split(source, depth + 1).spans.map(({ kind, from, to }) => build(kind, source.slice(from, to), depth + 1));
 }
 
+/** Marked at its beginning, or a paragraph with a line below it. */
+function buildHeading(source: string): Block {
+  const end = source.lastIndexOf("\n");
+  const level = end < 0 ? null : underlineOf(source.slice(end + 1));
+  const heading = level === null ? headingOf(source) : { level, text: source.slice(0, end) };
+  return { kind: "heading", level: heading?.level ?? 1, inline: parseInline(heading?.text ?? source) };
+}
+
 function buildCode(lines: readonly string[]): Block {
   const { fence, info } = fenceOf(lines[0] ?? "") ?? { fence: "", info: "" };
+  if (fence === "") return { kind: "code", language: "", text: lines.map(withoutIndent).join("\n"), closed: false };
   const closed = lines.length > 1 && closesFence(lines.at(-1) ?? "", fence);
   const text = lines.slice(1, closed ? -1 : undefined).join("\n");
   return { kind: "code", language: info.trim().split(/\s/, 1)[0] ?? "", text, closed };

@@ -54,6 +54,8 @@ export const en = {
   stop: "Stop",
   stopHint: "Stop (Esc)",
   composerHint: "Enter sends, Shift + Enter makes a new line",
+  toNewest: "To the newest chats",
+  toOldest: "To the oldest chats",
   jump: "Jump to the newest text",
   attach: "Add text files",
   attachments: "Added files",

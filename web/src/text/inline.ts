@@ -12,7 +12,7 @@
  */
 
 import { decoded } from "./entities";
-import { besideLabel, safeLink, type SafeLink } from "./links";
+import { besideLabel, labelKey, safeLink, type Definitions, type SafeLink } from "./links";
 
 /** Elements that models write without attributes, for what Markdown has no mark. */
 export const TAGS = ["sub", "sup", "kbd", "mark", "u", "s", "ins", "del", "b", "i", "em", "strong", "small"] as const;
@@ -26,6 +26,8 @@ export type Inline =
   | { readonly kind: "deleted"; readonly inline: readonly Inline[] }
   | { readonly kind: "tag"; readonly tag: Tag; readonly inline: readonly Inline[] }
   | { readonly kind: "math"; readonly tex: string; readonly display: boolean }
+  /** A link if its label is defined anywhere in the text, else the text `open`, `inline`, `close`. */
+  | { readonly kind: "reference"; readonly key: string; readonly open: string; readonly inline: readonly Inline[]; readonly close: string }
   | { readonly kind: "link"; readonly href: string; readonly beside: string; readonly inline: readonly Inline[] };
 
 export function parseInline(source: string): readonly Inline[] {
@@ -39,23 +41,31 @@ interface Open {
   readonly at: number;
 }
 
+/** A `[` or `![`, and where the source goes on after it. */
+interface Bracket extends Open {
+  readonly from: number;
+}
+
 // Addresses in plain text are ASCII: what follows them in other scripts is none of theirs.
 const MARK = new RegExp(
-  String.raw`\\[^a-zA-Z0-9\s]|\$\$|${"`"}+|\*+|_+|~+|!?\[|\]|<\/?(?:${TAGS.join("|")}|br\s?\/?)>|https?:\/\/[^\s<>"${"`"}[\]{}|\\^\u0080-\uffff]+`,
+  String.raw`\\(?:[^a-zA-Z0-9\s]|\n)|\$\$|${"`"}+|\*+|_+|~+|!?\[|\]|<\/?(?:${TAGS.join("|")}|br\s?\/?)>|<(?:https?:\/\/|mailto:)[^\s<>]+>|(?:https?:\/\/|www\.)[^\s<>"${"`"}[\]{}|\\^\u0080-\uffff]+`,
   "gi",
 );
-const ANY_MARK = /[\\`*_~[\]<]|\$\$|https?:/i;
+const ANY_MARK = /[\\`*_~[\]<]|\$\$|https?:|www\./i;
 /** What a backslash before it makes text. */
 const ESCAPABLE = /[!-/:-@[-`{-~]/;
 /** Between these is math; a single `$` is not: prices have those. */
 const MATH_END: Readonly<Record<string, string>> = { "$$": "$$", "\\(": "\\)", "\\[": "\\]" };
-const DESTINATION = /\(\s*<?((?:[^\s()<>]|\([^\s()<>]*\))*)>?(?:\s+"[^"]*")?\s*\)/y;
+const DESTINATION = /\(\s*<?((?:[^\s()<>]|\([^\s()<>]*\))*)>?(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)/y;
+/** The label after a link's text; it bounds what is looked at. */
+const LABEL = /\[([^[\]\n]{0,200})\]/y;
+const MOST_LABEL = 200;
 const AFTER_ADDRESS = new Set(".,;:!?*_~'");
 
 class Parser {
   #out: Inline[] = [];
   #open: Open[] = [];
-  #brackets: Open[] = [];
+  #brackets: Bracket[] = [];
   #ticks: Map<number, number[]> | null = null;
   readonly #mathEnds = new Map<string, number[]>();
 
@@ -83,12 +93,13 @@ class Parser {
     }
     switch (mark.charAt(0)) {
       case "\\":
-        this.#write(ESCAPABLE.test(mark.charAt(1)) && mark !== "\\(" && mark !== "\\)" ? mark.slice(1) : mark);
+        this.#write((mark === "\\\n" || ESCAPABLE.test(mark.charAt(1)) && mark !== "\\(" && mark !== "\\)") ? mark.slice(1) : mark);
         return after;
       case "$":
         this.#write(mark);
         return after;
       case "<":
+        if (mark.includes(":")) return this.#address(mark.slice(1, -1), at, after);
         this.#tag(mark);
         return after;
       case "`":
@@ -100,13 +111,13 @@ class Parser {
         return after;
       case "!":
       case "[":
-        this.#brackets.push({ mark, at: this.#out.length });
+        this.#brackets.push({ mark, at: this.#out.length, from: after });
         this.#write(mark);
         return after;
       case "]":
         return this.#closeBracket(after);
       default:
-        return this.#address(mark, at);
+        return this.#address(withoutPunctuation(mark), at);
     }
   }
 
@@ -203,10 +214,7 @@ class Parser {
     DESTINATION.lastIndex = after;
     const found = bracket && DESTINATION.exec(this.source);
     const link = found ? safeLink(found[1] ?? "") : null;
-    if (!bracket || !found || !link) {
-      this.#write("]");
-      return after;
-    }
+    if (!bracket || !found || !link) return this.#closeReference(bracket, after);
     const label = merged(this.#out.splice(bracket.at + 1).flatMap(unlinked));
     this.#out[bracket.at] = linkNode(link, label);
     this.#open = this.#open.filter((open) => open.at < bracket.at);
@@ -214,12 +222,30 @@ class Parser {
     return after + found[0].length;
   }
 
-  #address(found: string, at: number): number {
-    const address = withoutPunctuation(found);
-    const link = isWord(this.source.charAt(at - 1)) ? null : safeLink(address);
+  /** `[text][label]`, `[label][]` or `[label]`. With a mark open in the text, or an address that is none behind it, it is text. */
+  #closeReference(bracket: Bracket | undefined, after: number): number {
+    const length = bracket ? after - 1 - bracket.from : 0;
+    const isOpen = bracket && length <= MOST_LABEL && this.source.charAt(after) !== "(" && !this.#open.some(({ at }) => at > bracket.at);
+    const text = isOpen ? this.source.slice(bracket.from, after - 1) : "";
+    if (!isOpen || text.includes("[") || text.startsWith("^")) {
+      this.#write("]");
+      return after;
+    }
+    LABEL.lastIndex = after;
+    const [close = "", label = ""] = LABEL.exec(this.source) ?? [];
+    const key = labelKey(label.trim() === "" ? text : label);
+    const inline = merged(this.#out.splice(bracket.at + 1).flatMap(unlinked));
+    this.#out[bracket.at] = { kind: "reference", key, open: bracket.mark, inline, close: `]${close}` };
+    return after + close.length;
+  }
+
+  /** `address` stands at `at`; returns where to go on. */
+  #address(address: string, at: number, after = at + address.length): number {
+    const isOwn = !isWord(this.source.charAt(at - 1));
+    const link = isOwn ? safeLink(/^www\./i.test(address) ? `http://${address}` : address) : null;
     if (link) this.#out.push(linkNode(link, [{ kind: "text", text: address }]));
-    else this.#write(address);
-    return at + address.length;
+    else this.#write(this.source.slice(at, after));
+    return after;
   }
 }
 
@@ -258,18 +284,30 @@ function withoutPunctuation(address: string): string {
   return address.slice(0, end);
 }
 
-function linkNode(link: SafeLink, label: readonly Inline[]): Inline {
+function linkNode(link: SafeLink, label: readonly Inline[]): Inline & { kind: "link" } {
   const words = textOf(label);
   const inline: readonly Inline[] = words.trim() === "" ? [{ kind: "text", text: link.href }] : label;
   return { kind: "link", href: link.href, beside: besideLabel(textOf(inline), link), inline };
 }
 
 const textOf = (inline: readonly Inline[]): string =>
-  inline.map((span) => ("inline" in span ? textOf(span.inline) : span.kind === "math" ? span.tex : span.text)).join("");
+  inline
+    .map((span) => {
+      if (span.kind === "reference") return span.open + textOf(span.inline) + span.close;
+      return "inline" in span ? textOf(span.inline) : span.kind === "math" ? span.tex : span.text;
+    })
+    .join("");
+
+/** The link that a reference is, if its label is defined. */
+export function resolved(reference: Inline & { kind: "reference" }, definitions: Definitions): (Inline & { kind: "link" }) | null {
+  const link = definitions.get(reference.key);
+  return link ? linkNode(link, reference.inline) : null;
+}
 
 function unlinked(span: Inline): readonly Inline[] {
   if (!("inline" in span)) return [span];
   const inline = span.inline.flatMap(unlinked);
+  if (span.kind === "reference") return [{ kind: "text", text: span.open }, ...inline, { kind: "text", text: span.close }];
   return span.kind === "link" ? inline : [{ ...span, inline }];
 }
 

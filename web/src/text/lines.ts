@@ -5,6 +5,8 @@
  * match the same characters.
  */
 
+import { labelKey, safeLink, type SafeLink } from "./links";
+
 export interface Line {
   readonly text: string;
   readonly from: number;
@@ -23,7 +25,7 @@ export function eachLine(source: string, take: (line: Line) => void): void {
 
 export const isBlank = (line: string): boolean => line.trim() === "";
 
-const FIRST_MARK = /^[ \t]*[-`~#>*+_$\\\d]/;
+const FIRST_MARK = /^(?: {4}| {0,3}\t|[ \t]*[-`~#>*+_$\\\d[])/;
 
 /** Whether anything but a paragraph can begin here: most lines are done with this one look. */
 export const mayBegin = (line: string): boolean => FIRST_MARK.test(line);
@@ -56,11 +58,41 @@ export function mathOf(line: string): { begin: string; end: string } | null {
 
 export const endsMath = (line: string, end: string): boolean => line.trimEnd().endsWith(end);
 
-const HEADING = /^(#{1,6}) (.*)$/;
+const HEADING = /^ {0,3}(#{1,6})(?!#)[ \t]+([^]*)$/;
 
 export function headingOf(line: string): { level: number; text: string } | null {
   const found = HEADING.exec(line);
-  return found && { level: (found[1] ?? "").length, text: found[2] ?? "" };
+  return found && { level: (found[1] ?? "").length, text: withoutClosing((found[2] ?? "").trimEnd()) };
+}
+
+/** Without the marks that may close a heading too: `## Title ##`. */
+function withoutClosing(text: string): string {
+  let end = text.length;
+  while (text.charAt(end - 1) === "#") end -= 1;
+  if (end === text.length || (end > 0 && !/[ \t]/.test(text.charAt(end - 1)))) return text;
+  return text.slice(0, end).trimEnd();
+}
+
+const UNDERLINE = /^ {0,3}(?:(=)=+|--+)[ \t\r]*$/;
+
+/**
+ * The level of the heading that this line makes of the paragraph above it. One mark is not enough: a list that
+ * streams in begins like that.
+ */
+export function underlineOf(line: string): 1 | 2 | null {
+  const found = UNDERLINE.exec(line);
+  return found && (found[1] ? 1 : 2);
+}
+
+const MOST_LABEL = 200;
+const DEFINITION = new RegExp(String.raw`^ {0,3}\[([^[\]^][^[\]]{0,${MOST_LABEL}})\]:[ \t]*(\S+)[ \t]*([^]*)$`);
+const TITLE = /^(?:"[^"]*"|'[^']*'|\([^()]*\)|)\s*$/;
+
+/** `[label]: https://address "title"`: where links with this label lead. Null for an address that is not allowed. */
+export function definitionOf(line: string): { key: string; link: SafeLink } | null {
+  const [, label = "", address = "", title = ""] = DEFINITION.exec(line) ?? [];
+  const link = TITLE.test(title) ? safeLink(address.replace(/^<([^<>]*)>$/, "$1")) : null;
+  return link && !isBlank(label) ? { key: labelKey(label), link } : null;
 }
 
 /** Three or more of one of these marks and nothing else. */
@@ -76,9 +108,9 @@ export function isRule(line: string): boolean {
   return marks >= 3;
 }
 
-const QUOTE = /^ {0,3}>(?:[ \t]|$)/;
+const QUOTE = /^ {0,3}>(?!>>|=)[ \t]?/;
 
-/** The line without its quote mark; null without one. `>>> x` is no quote: it is what an interpreter prints. */
+/** The line without its quote mark; null without one. `>>> x` is no quote: it is what an interpreter prints; nor is `>= 3`. */
 export function quotedText(line: string): string | null {
   const found = QUOTE.exec(line);
   return found && line.slice(found[0].length);
@@ -95,6 +127,14 @@ function columnsOf(space: string): number {
 const leadingSpace = (line: string): string => /^[ \t]*/.exec(line)?.[0] ?? "";
 
 export const indentOf = (line: string): number => columnsOf(leadingSpace(line));
+
+/** Columns before code without a fence. */
+export const CODE_INDENT = 4;
+
+/** Code without a fence. What has a list's mark is a list, however far to the right: models write those. */
+export const isIndentedCode = (line: string): boolean => indentOf(line) >= CODE_INDENT && !listMarkOf(line);
+
+export const withoutIndent = (line: string): string => dedent(line, CODE_INDENT);
 
 /** The line moved left by so many columns, as far as there is space. */
 export function dedent(line: string, columns: number): string {

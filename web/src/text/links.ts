@@ -6,6 +6,12 @@ export interface SafeLink {
   readonly target: string;
 }
 
+/** Where the labels of `[text][label]` lead, as `[label]: address` says. */
+export type Definitions = ReadonlyMap<string, SafeLink>;
+
+/** Labels are the same whatever their case and spaces. */
+export const labelKey = (label: string): string => label.trim().replace(/\s+/g, " ").toLowerCase();
+
 const ALLOWED = /^(?:https?:\/\/|mailto:)/i;
 const LONGEST = 2048;
 

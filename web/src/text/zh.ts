@@ -47,6 +47,8 @@ export const zh: Strings = {
   stop: "停止",
   stopHint: "停止（Esc）",
   composerHint: "Enter 发送，Shift + Enter 换行",
+  toNewest: "跳到最新的对话",
+  toOldest: "跳到最早的对话",
   jump: "跳到最新内容",
   attach: "添加文本文件",
   attachments: "已添加的文件",

@@ -114,6 +114,11 @@ export function createConversation(system: string): Promise<ConversationHead> {
   return call("POST", "api/v1/conversations", { system });
 }
 
+/** What its model is told first from the next turn on. */
+export function changeSystem(id: string, system: string): Promise<ConversationHead> {
+  return call("PATCH", conversationPath(id), { system });
+}
+
 export function renameConversation(id: string, title: string): Promise<ConversationHead> {
   return call("PATCH", conversationPath(id), { title });
 }
