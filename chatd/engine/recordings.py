@@ -103,7 +103,7 @@ class DecodeRecordings:
         with team.recording(self._arena) as calls:
             x = self._decoder.blocks(residual, (cos[:count], sin[:count]), batch, self._pool, plans)
             hidden = self._decoder.last_norm(x, residual)
-        plan = plans[0]
+        plan: object = plans[0]
         assert isinstance(plan, attention.Plan)
         first = hidden.clone()
         residual.copy_(embedded)
