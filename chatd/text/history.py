@@ -74,9 +74,9 @@ def _plan_continuation(
 ) -> PromptPlan:
     *before, answer = path
     plan = plan_prompt(template, tokenizer, before)
-    ids = answer.token_ids
-    if not ids:  # not known; or an answer without text, which has none
-        ids = tuple(tokenizer.ids_for(tokenizer.writable(answer.text), ()))
+    ids, text = answer.token_ids or (), tokenizer.writable(answer.text)
+    if not tokenizer.knows(ids) or tokenizer.decode(ids) != text:  # of another model, or not known
+        ids = tuple(tokenizer.ids_for(text, ids if tokenizer.knows(ids) else ()))
     while ids and ids[-1] in tokenizer.special_ids:  # what goes on has not ended
         ids = ids[:-1]
     return PromptPlan((*plan.prompt_ids, *ids), plan.tail_ids, plan.kept_len, plan.miss)
@@ -132,7 +132,11 @@ class _Walk:
         """
         if not ids and (text or role != "assistant" or self._asked is None):
             return
-        found = self._answer(text, ids) if role == "assistant" else self._tail(ids)
+        if not self._tokenizer.knows(ids):
+            self._asked = None
+            found = False
+        else:
+            found = self._answer(text, ids) if role == "assistant" else self._tail(ids)
         if found:
             self.miss = ""
         elif not self.miss:

@@ -129,6 +129,10 @@ class Tokenizer:
         """What a token adds to the text: b"" for control tokens and for ids the vocabulary lacks."""
         return self._bytes[token_id] if 0 <= token_id < self.vocab_size else b""
 
+    def knows(self, ids: Sequence[int]) -> bool:
+        """Whether all of ``ids`` are of this vocabulary. Those of another model's history need not be."""
+        return not ids or (min(ids) >= 0 and max(ids) < self.vocab_size)
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids``: control tokens skipped, U+FFFD for broken bytes."""
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")

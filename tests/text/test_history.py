@@ -318,3 +318,24 @@ def test_a_long_history_is_planned_quickly() -> None:
     assert len(plan.prompt_ids) > 40_000
     assert len(plan.tail_ids) < 100
     assert time.thread_time() - began < 0.5  # 0.02 s here
+
+
+def test_ids_of_another_model_are_not_taken_for_ours() -> None:
+    """An import may bring them: the texts are encoded anew, whatever the ids say."""
+    talk = Conversation(CHATML, BYTES)
+    talk.turn("one", [*BYTES.encode_text("two"), END])
+    question, answer = talk.path
+    asked = PathMessage("user", "three", None)
+    wanted = plan_prompt(CHATML, BYTES, [*(PathMessage(m.role, m.text, None) for m in talk.path), asked])
+    for ids in ((10**9,), (7, 8, 9), (*answer_ids(answer), BYTES.vocab_size)):
+        odd = PathMessage("assistant", answer.text, ids)
+        told = PathMessage("user", question.text, ids)
+        assert plan_prompt(CHATML, BYTES, [told, odd, asked]).prompt_ids == wanted.prompt_ids
+        assert max(plan_prompt(CHATML, BYTES, [question, odd, asked]).prompt_ids) < BYTES.vocab_size
+        more = plan_prompt(CHATML, BYTES, [question, odd], continue_last=True)
+        assert more.prompt_ids == (*answer_ids(question), *BYTES.encode_text("two"))
+
+
+def answer_ids(message: PathMessage) -> tuple[int, ...]:
+    assert message.token_ids is not None
+    return message.token_ids
