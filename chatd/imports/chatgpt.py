@@ -14,7 +14,7 @@ from chatd.imports.parts import joined, note, part_text, voice
 from chatd.imports.reading import may, moment, want
 from chatd.imports.trees import Node, Source, each
 
-UNSEEN = frozenset({"thoughts", "reasoning_recap", "user_editable_context", "model_editable_context"})
+UNSEEN = ("thoughts", "reasoning_recap", "user_editable_context", "model_editable_context")
 """Kinds of content that a person does not see, or not as said by somebody."""
 
 
@@ -68,8 +68,9 @@ def _text(message: Mapping[str, Any], where: str) -> str:
         return note("tool call", called)
     if content.get("parts") is None and "text" in content:
         return may(content, "text", str, where) or ""
-    if content.get("parts") is None and content.get("content_type") not in ("text", "multimodal_text"):
-        return note(str(content.get("content_type") or "attachment"))
+    kind = content.get("content_type")
+    if content.get("parts") is None and kind not in ("text", "multimodal_text"):
+        return note(kind if isinstance(kind, str) else "attachment")
     return joined(part_text(part) for part in may(content, "parts", list, where) or [])
 
 
