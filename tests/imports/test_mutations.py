@@ -48,7 +48,10 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def damage(value: Any, dice: random.Random) -> None:
-    holder, key = dice.choice(list(places(value)))
+    found = list(places(value))
+    if not found:  # all of it was taken away already
+        return
+    holder, key = dice.choice(found)
     if dice.random() < 0.3:
         del holder[key]
     else:
