@@ -55,10 +55,9 @@ class Answer:
 
     @property
     def tpot_s(self) -> float | None:
-        """Seconds for each token after the first. None of an answer of one token."""
-        if len(self.arrivals) < 2 or self.tokens < 2:
-            return None
-        return (self.arrivals[-1][0] - self.arrivals[0][0]) / (self.tokens - 1)
+        """Seconds for each token after the first arrival; None if there were none."""
+        later = self.tokens - self.arrivals[0][1] if self.arrivals else 0
+        return (self.arrivals[-1][0] - self.arrivals[0][0]) / later if later > 0 else None
 
     @property
     def e2e_s(self) -> float | None:

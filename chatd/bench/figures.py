@@ -1,7 +1,7 @@
 """From a run to its figures. Pure. Seconds in, seconds out; None where there was nothing to measure.
 
 - TTFT: from the request until the first text arrives; of first and of later turns apart.
-- TPOT: for each token after the first.
+- TPOT: for each token after those of the first arrival (one, as a rule).
 - ITL: between one arrival of text and the next, over all answers.
 - E2E: from the request until the answer's end is known.
 """

@@ -22,13 +22,16 @@ also around form three small set put end does another well
 """
 WORDS = tuple(_TEXT.split())
 
-PROBES = (16, 144)
-"""Words of the two prompts that tokens are learnt from."""
+PROBES = (len(WORDS), 2 * len(WORDS))
+"""Words of the two prompts that tokens are learnt from: they differ by each of our words once."""
 
 
 def words(seed: str, count: int) -> str:
-    random = Random(seed)
-    return " ".join(random.choice(WORDS) for _ in range(count))
+    """``count`` of them, in rounds in which each comes once: that keeps the tokens of long texts close."""
+    random, drawn = Random(seed), list[str]()
+    while len(drawn) < count:
+        drawn += random.sample(WORDS, len(WORDS))
+    return " ".join(drawn[:count])
 
 
 @dataclass(frozen=True, slots=True)

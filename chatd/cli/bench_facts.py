@@ -60,9 +60,10 @@ def server_facts(server: ServerAddress) -> dict[str, Any]:
     """What the server says of itself. ``model`` has less where our key does not open its status."""
     try:
         status = get_json(server, "/api/v1/status")
-        return {"url": server.url, "version": status["version"], "model": status["model"]}
+        known = {"version": status["version"], "model": status["model"]}
     except (ServerRefused, NotFound):
-        return {"url": server.url, "version": None, "model": {"name": model_names(server)[0]}}
+        known = {"version": None, "model": {"name": model_names(server)[0]}}
+    return {"url": server.url, "pid": server.pid or None, **known}
 
 
 def model_names(server: ServerAddress) -> list[str]:

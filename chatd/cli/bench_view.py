@@ -179,7 +179,7 @@ def _failures(figures: Figures, run: Run) -> list[tuple[str, str]]:
     if figures.unfinished:
         lines.append(("unfinished", f"{figures.unfinished} answers: only their tokens count"))
     if figures.short:
-        lines.append(("short", f"{figures.short} answers ended before the length that was asked for"))
+        lines.append(("short", f"{figures.short} of the answers ended before the length that was asked for"))
     return lines or [("errors", "none")]
 
 
@@ -245,7 +245,9 @@ def print_sides(sides: Sequence[tuple[str, Sequence[tuple[Run, Figures]]]], cons
         for code, count in errors.most_common():
             say(console, "error", f"{name}: {count} x {code}: {messages[code]}")
         if short := sum(found.short for _, found in runs):
-            say(console, "short", f"{name}: {short} answers ended before the length that was asked for")
+            say(
+                console, "short", f"{name}: {short} of the answers ended before the length that was asked for"
+            )
 
 
 def _middle(values: Sequence[float | None]) -> float | None:
