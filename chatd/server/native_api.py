@@ -43,12 +43,13 @@ class EstimateBody(Asking, frozen=True, kw_only=True, tag=False):
 
 
 class ConversationPatch(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to change: the title, or whether it is pinned."""
+    """What is to change: the title, whether it is pinned, or what the model is told first from its next
+    turn on ("" for nothing), which computes the whole history again."""
 
     title: Title | None = None
     pinned: bool | None = None
-
     system: str | None = None
+
 
 async def list_conversations(request: Request) -> Response:
     state = _state(request)
@@ -161,6 +162,12 @@ async def status(request: Request) -> Response:
             "name": backend.model_name,
             "context_length": backend.context_length,
             "device": state.device,
+            "weights": backend.formats.weights,
+            "kernels": backend.formats.kernels,
+            "kv_dtype": backend.formats.kv,
+            "kv_bytes": backend.kv_bytes,
+            "page_size": backend.formats.page_size,
+            "cache_on": backend.cache_on,
         }
         body["engine"] = {**asdict(service.engine_state), "counters": asdict(service.counters)}
     return json_response(body)

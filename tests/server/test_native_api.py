@@ -138,6 +138,7 @@ async def test_status(data_dir: Path) -> None:
         status = (await http.get("/status")).json()
         assert (status["status"], status["version"], status["connections"]) == ("ready", "1.2.3", 1)
         assert status["model"]["name"] == "toy"
+        assert {"weights", "kernels", "kv_dtype", "kv_bytes", "page_size", "cache_on"} <= set(status["model"])
         assert {"running", "waiting", "free_pages", "total_pages", "counters"} <= set(status["engine"])
 
 
