@@ -53,6 +53,10 @@ class DecodeRecordings:
         self._recorded: dict[int, _Recorded] = {}
         self._on = True
 
+    def calls(self, count: int) -> team.Recording:
+        """Of a step of ``count`` rows, which was made before. For profiles."""
+        return self._recorded[count].calls
+
     def serves(self, rows: Sequence[StepRow]) -> bool:
         """A pure decode step, not too large nor too long."""
         longest = self._max_pages * self._pool.page_size

@@ -62,6 +62,10 @@ class Library:
             address = self._bodies[spec] = self._load(self._path(spec).read_bytes())
         return address
 
+    def name_of(self, body: int) -> str:
+        """Of a kernel by its address, for profiles."""
+        return next(spec.name for spec, address in self._bodies.items() if address == body)
+
     def compile(self, specs: Iterable[Spec], progress: Progress = lambda share, what: None) -> None:
         """In one other process, whatever is missing. Raises RuntimeError with what it said if it fails."""
         missing = self.missing(specs)

@@ -192,6 +192,15 @@ class Recording:
             _ENTRY.pack_into(self._list, _ENTRY.size * i, body, at + BLOCK_BYTES * i, count)
             self._threads = max(self._threads, count)
 
+    @property
+    def bodies(self) -> list[int]:
+        """Kernels by their addresses, in order."""
+        return [body for body, _, _ in self._calls]
+
+    def replay_one(self, i: int) -> None:
+        """For profiles."""
+        crew.the_crew().run(ctypes.addressof(self._list) + _ENTRY.size * i, 1, self._threads)
+
     def replay(self) -> None:
         """All of it, in order, without the GIL."""
         crew.the_crew().run(ctypes.addressof(self._list), len(self._calls), self._threads)
