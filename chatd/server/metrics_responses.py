@@ -11,8 +11,8 @@ from chatd.server.histogram import Histogram
 
 DURATIONS = {
     "chatd_inter_token_latency_seconds": ("gap", "Between two tokens of one response."),
-    "chatd_queue_seconds": ("queue", "From a request to its first chunk of prefill."),
-    "chatd_prefill_seconds": ("prefill", "From there to the first token."),
+    "chatd_queue_seconds": ("queue", "From a request's hand-over to the engine until it left the queue."),
+    "chatd_prefill_seconds": ("prefill", "From there to the first token, with what came from disk."),
     "chatd_decode_seconds": ("decode", "From the first token to the end."),
     "chatd_response_seconds": ("whole", "From a request to its end."),
 }

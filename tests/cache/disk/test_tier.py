@@ -279,6 +279,7 @@ def test_listing(tmp_path: Path) -> None:
         alice, bob = tier.ls()
         assert (alice.namespace, alice.blocks, alice.newest - alice.oldest) == (ALICE, 3, 10)
         assert (bob.namespace, bob.blocks, bob.nbytes) == (BOB, 3, 3 * (BODY + 512))
+        assert tier.kept_bytes() == {ALICE: 3 * (BODY + 512), BOB: 3 * (BODY + 512)}
         heads = {one.key: one for one in tier.paths()}
         head = path_of(tier, 3, 3, BOB)[0]
         assert (heads[head.key].blocks, heads[head.key].depth, len(heads)) == (3, 3, 3)
