@@ -16,40 +16,28 @@ class OpenAITarget:
     """Any server with ``/v1/chat/completions``; the client sends the whole history each time."""
 
     def __init__(self, place: Place, model: str, wording: Wording, clock: Callable[[], float]) -> None:
-        self._place = place
-        self._model = model
+        self.place = place
+        self.model = model
         self.wording = wording
-        self._clock = clock
-        self._talks: list[OpenAITalk] = []
+        self.clock = clock
 
     async def talk(self, session: SessionPlan) -> "OpenAITalk":
-        line = HttpLine(self._place)
-        await line.open()
-        system = self.wording.text(session.system)
-        talk = OpenAITalk(line, self._model, system, self.wording, self._clock)
-        self._talks.append(talk)
-        return talk
+        return OpenAITalk(self, self.wording.text(session.system))
 
     async def close(self) -> None:
-        for talk in self._talks:
-            talk.close()
-        self._talks.clear()
+        """Each turn closed its connection, and what a server keeps of its history it keeps."""
 
 
 class OpenAITalk:
-    def __init__(
-        self, line: HttpLine, model: str, system: str, wording: Wording, clock: Callable[[], float]
-    ) -> None:
-        self._line = line
-        self._model = model
-        self._wording = wording
-        self._clock = clock
+    def __init__(self, target: OpenAITarget, system: str) -> None:
+        self._target = target
         self._messages = [{"role": "system", "content": system}] if system else []
 
     async def ask(self, turn: TurnPlan, answer: Answer) -> None:
-        self._messages.append({"role": "user", "content": self._wording.message(turn.texts)})
+        target = self._target
+        self._messages.append({"role": "user", "content": target.wording.message(turn.texts)})
         body = {
-            "model": self._model,
+            "model": target.model,
             "messages": self._messages,
             "max_tokens": turn.output_len,
             "temperature": 0,
@@ -57,29 +45,31 @@ class OpenAITalk:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        await self._line.open()
-        answer.asked_at = self._clock()
-        status = await self._line.send("POST", PATH, body)
-        if status != 200:
-            raise refusal(status, await self._line.body())
-        text = await self._read(answer)
+        line = HttpLine(target.place)
+        await line.open()
+        try:
+            answer.asked_at = target.clock()
+            status = await line.send("POST", PATH, body)
+            if status != 200:
+                raise refusal(status, await line.body())
+            text = await _read(line, answer, target.clock)
+        finally:
+            line.close()
         self._messages.append({"role": "assistant", "content": text})
         if answer.prompt_tokens is None:
             raise Refused(NO_USAGE, "the stream ended without usage, although include_usage was asked for")
 
-    async def _read(self, answer: Answer) -> str:
-        """The answer's text; its arrivals and its usage are noted."""
-        text, lines = [], Lines()
-        async for chunk in self._line.chunks():
-            now = self._clock()
-            for data in lines.feed(chunk):
-                if said := _note_event(answer, data):
-                    answer.arrivals.append((now, 1))
-                    text.append(said)
-        return "".join(text)
 
-    def close(self) -> None:
-        self._line.close()
+async def _read(line: HttpLine, answer: Answer, clock: Callable[[], float]) -> str:
+    """The answer's text; its arrivals and its usage are noted."""
+    text, lines = [], Lines()
+    async for chunk in line.chunks():
+        now = clock()
+        for data in lines.feed(chunk):
+            if said := _note_event(answer, data):
+                answer.arrivals.append((now, 1))
+                text.append(said)
+    return "".join(text)
 
 
 class Lines:

@@ -6,7 +6,6 @@ HTTP is spoken over asyncio's streams by h11, which uvicorn brings too.
 import asyncio
 import json
 import ssl
-import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +20,6 @@ from chatd.server.protocol import SUBPROTOCOL
 
 READ_BYTES = 1 << 16
 MOST_ERROR_BYTES = 1 << 20
-STALE_S = 2.0
-"""Servers close a connection that was idle for some seconds: an older one is made anew before a turn."""
 BROKEN = "connection"
 """The code of a turn whose connection could not be had, or broke."""
 
@@ -47,20 +44,19 @@ class Place:
 
 
 class HttpLine:
-    """One connection, one request at a time. Broken ones raise `Refused`."""
+    """One connection for one request; broken ones raise `Refused`. `open` it, `send`, read, `close` it.
+
+    Keeping connections would gain nothing: they are opened before a turn's clock runs, and servers close idle
+    ones when they like (llama.cpp's does after each stream).
+    """
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._parts = urlsplit(place.url)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._h11 = h11.Connection(h11.CLIENT)
-        self._used_at = 0.0
 
     async def open(self) -> None:
-        """Connect, unless there is a connection that can be used."""
-        if self._streams is not None and time.monotonic() - self._used_at < STALE_S and self._is_idle:
-            return
-        self.close()
         secure = self._parts.scheme == "https"
         port = self._parts.port or (443 if secure else 80)
         try:
@@ -69,14 +65,9 @@ class HttpLine:
             )
         except OSError as error:
             raise _broken(error) from error
-        self._h11 = h11.Connection(h11.CLIENT)
-
-    @property
-    def _is_idle(self) -> bool:
-        assert self._streams
-        return self._h11.our_state is h11.IDLE and not self._streams[0].at_eof()
 
     def close(self) -> None:
+        """Idempotent."""
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
@@ -85,7 +76,7 @@ class HttpLine:
         """Send a request, with ``body`` as JSON, and return the status of its answer. Then read `chunks`."""
         assert self._streams
         raw = b"" if body is None else json.dumps(body).encode()
-        headers = [("host", self._parts.netloc), ("accept", "*/*"), *self._place.headers.items()]
+        headers = [("host", self._parts.netloc), ("connection", "close"), *self._place.headers.items()]
         if body is not None:
             headers += [("content-type", "application/json"), ("content-length", str(len(raw)))]
         request = h11.Request(method=method, target=self._parts.path + path, headers=headers)
@@ -102,14 +93,9 @@ class HttpLine:
         return event.status_code
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The answer's body as it comes. To be read to its end before the next request."""
+        """The answer's body as it comes."""
         while isinstance(event := await self._event(), h11.Data):
             yield bytes(event.data)
-        self._used_at = time.monotonic()
-        if self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE:
-            self._h11.start_next_cycle()
-        else:
-            self.close()
 
     async def body(self) -> Any:
         """All of it as JSON; None if it is no JSON, or longer than an error has any reason to be."""
@@ -127,7 +113,6 @@ class HttpLine:
             while (event := self._h11.next_event()) is h11.NEED_DATA:
                 self._h11.receive_data(await self._streams[0].read(READ_BYTES))
         except (OSError, h11.RemoteProtocolError) as error:
-            self.close()
             raise _broken(error) from error
         return event
 
@@ -142,13 +127,9 @@ async def ask_json(place: Place, method: str, path: str, body: object = None) ->
     line = HttpLine(place)
     await line.open()
     try:
-        return await _checked(line, await line.send(method, path, body))
+        status, found = await line.send(method, path, body), await line.body()
     finally:
         line.close()
-
-
-async def _checked(line: HttpLine, status: int) -> Any:
-    found = await line.body()
     if status >= 400:
         raise refusal(status, found)
     return found

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from chatd.bench.load import Load, Range
 from chatd.bench.on_chatd import ChatdTarget
 from chatd.bench.on_openai import Lines, OpenAITarget
 from chatd.bench.plan import SessionPlan, TextPlan, TurnPlan, plan
-from chatd.bench.sockets import HttpLine, Place, ask_json
+from chatd.bench.sockets import Place, ask_json
 from chatd.bench.trial import learn
 from chatd.bench.words import Wording
 from tests.bench_command.peers import peer_of
@@ -88,6 +89,13 @@ async def test_the_openai_wire_sends_the_whole_history_and_notes_what_comes() ->
     assert [tokens for _, tokens in first.arrivals] == [1, 1, 1, 1]
 
 
+async def test_each_turn_has_a_connection_of_its_own() -> None:
+    """Servers may close one whenever nothing is asked, and the client hears of it too late."""
+    async with raw_server(ONE_ANSWER) as url:
+        run = await driven(replace(LOAD, turns=4), over_http(url))
+    assert (len(run.good), run.skipped) == (8, 0)
+
+
 async def test_llama_cpps_word_for_reuse_is_known() -> None:
     async with peer_of(timings={"cache_n": 11}) as peer:
         run = await driven(LOAD, over_http(peer.url))
@@ -158,6 +166,10 @@ async def raw_server(answer: bytes) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
+EVENTS = (
+    b'data: {"choices":[{"delta":{"content":"x"}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}\n\n'
+)
+ONE_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(EVENTS), EVENTS)
 BROKEN_OFF = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\ndata: {}\n"
 
 
@@ -168,20 +180,3 @@ async def test_what_is_no_server_or_breaks_off_is_a_connection_error(
 ) -> None:
     async with raw_server(answer) as url:
         assert (await refusal(target(url))).code == "connection"
-
-
-async def test_a_connection_that_the_server_closed_meanwhile_is_made_anew() -> None:
-    async with raw_server(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}") as url:
-        line = HttpLine(Place(url))
-        for _ in range(3):
-            await line.open()
-            assert await line.send("GET", "/") == 200
-            assert await line.body() == {}
-            await until_closed(line)
-        line.close()
-
-
-async def until_closed(line: HttpLine) -> None:
-    """Until the server's end of the connection is seen."""
-    assert line._streams
-    assert await line._streams[0].read() == b""
