@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, delete, exists, fun
 from chatd.errors import Conflict, InvalidParameter, NotFound
 from chatd.ids import ConversationId, MessageId, Namespace
 from chatd.store.kv import note_purges
+from chatd.store.notes import is_withdrawn
 from chatd.store.records import (
     ROOT_KEY,
     Conversation,
@@ -172,6 +173,8 @@ def view_conversation(
     conn: Connection, namespace: Namespace, conversation_id: ConversationId
 ) -> ConversationView:
     conversation = find_conversation(conn, namespace, conversation_id)
+    if is_withdrawn(conn, conversation_id):
+        raise NotFound("there is no such conversation")
     wrote: dict[MessageId, list[ResponseRecord]] = {}
     query = response_query().where(responses.c.conversation_id == conversation_id)
     for row in conn.execute(query.order_by(responses.c.seq)):

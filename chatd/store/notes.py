@@ -42,12 +42,17 @@ def withdraw(conn: Connection, namespace: Namespace, response_id: ResponseId) ->
     if not changed.rowcount:
         row = {"response_id": response_id, "conversation_id": conversation_id, "note": "", "withdrawn": 1}
         conn.execute(response_notes.insert(), [row])
+    return conversation_id if is_withdrawn(conn, conversation_id) else None
+
+
+def is_withdrawn(conn: Connection, conversation_id: ConversationId) -> bool:
+    """It is hidden, and all of its responses are withdrawn: nobody may see it."""
     hidden = select(conversations.c.hidden).where(conversations.c.id == conversation_id)
+    if not conn.execute(hidden).scalar_one_or_none():
+        return False
     gone = and_(response_notes.c.response_id == responses.c.id, response_notes.c.withdrawn == 1)
     left = exists().where(responses.c.conversation_id == conversation_id, ~exists().where(gone))
-    if not conn.execute(hidden).scalar_one() or conn.execute(select(left)).scalar_one():
-        return None
-    return conversation_id
+    return not conn.execute(select(left)).scalar_one()
 
 
 def let_go(conn: Connection, namespace: Namespace, response_id: ResponseId, *, until: int) -> None:

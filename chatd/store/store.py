@@ -286,7 +286,9 @@ class Store:
         """These conversations whole; those that are unknown, foreign or gone by now are left out."""
 
         def read(conn: Connection) -> list[Archived]:
-            return list(archive.archived(conn, sorted(archive.own_ids(conn, namespace, ids))))
+            mine = archive.own_ids(conn, namespace, ids)
+            seen = sorted(one for one in mine if not notes.is_withdrawn(conn, one))
+            return list(archive.archived(conn, seen))
 
         return await self._read(read)
 

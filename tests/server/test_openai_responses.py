@@ -322,7 +322,14 @@ async def test_what_is_not_to_be_stored_cannot_be_asked_for(site: Site) -> None:
         await site.ai.responses.retrieve(done.id)
     with pytest.raises(openai.NotFoundError):
         await ask(site, previous_response_id=done.id)
-    assert (await site.http.get(f"/api/v1/responses/{done.id}")).status_code == 200
+    record = (await site.http.get(f"/api/v1/responses/{done.id}")).json()
+    assert record["usage"]["output_tokens"] == len(TEXT) + 1
+    where = f"/api/v1/conversations/{record['conversation_id']}"
+    await until(lambda: not site.lab.service.open_count)
+    async with asyncio.timeout(10):
+        while (await site.http.get(where)).status_code == 200:  # noqa: ASYNC110 - a row in a file has no event
+            await asyncio.sleep(0.01)
+    assert (await site.http.get(f"{where}/export")).status_code == 404
 
 
 async def test_what_is_not_to_be_stored_is_gone_soon_and_the_money_stays(
