@@ -64,7 +64,7 @@ async def test_o3_sigterm_under_load(data_dir: Path) -> None:
             asyncio.create_task(close_code(client)) for client in clients[5:]
         ]  # the first five do not read
         assert await server.end() == 0
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 15
         assert set(await asyncio.gather(*codes)) == {1012}
         for client, one in zip(clients[5:10], created[5:], strict=True):
             assert client.text[one.response_id]
@@ -81,5 +81,5 @@ async def test_o3_with_an_engine_that_does_not_move(data_dir: Path) -> None:
         await client.start("hello")
         began = time.monotonic()
         assert await server.end() == 0
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 15
     await verify(data_dir)

@@ -112,7 +112,7 @@ async def test_n1_deaf_clients_over_http_hold_up_nothing(data_dir: Path) -> None
         assert b'"finish_reason":"stop"' in heard
         began = time.monotonic()
         assert await server.end() == 0  # although the others never read
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 15
         assert "Traceback" not in await server.errors()
         for raw in raws:
             raw.reset()

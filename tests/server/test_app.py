@@ -251,7 +251,7 @@ async def test_o3_shutdown_under_load(data_dir: Path) -> None:
                     await http.get("/healthz")
             for one in created[:5]:
                 lab.hand.finish(Rid(one.response_id), FinishReason.END)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 15
         for n, listener in enumerate(listeners):
             assert listener.code == wire.CloseCode.RESTART
             assert wire.ServerDraining(0.5) in listener.events
@@ -318,7 +318,7 @@ async def test_o3_a_signal_ends_the_process_in_order(data_dir: Path, sig: signal
         assert process.stdout is not None
         assert await process.stdout.readline() == b"settled\n"
         assert await process.wait() == 0
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 15
     store = await Store.open(data_dir, prices=PriceBook(), clock=time.time, new_id=counter_ids())
     record = await store.response(ME, ResponseId(created.response_id))
     await store.close()
@@ -335,7 +335,7 @@ async def test_o3_the_second_signal_does_not_wait(data_dir: Path) -> None:
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
 
 
 async def test_an_upgrade_elsewhere_is_refused(data_dir: Path) -> None:
