@@ -3,12 +3,15 @@
 import asyncio
 import random
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chatd.server import protocol as wire
+from chatd.store.store import DATABASE_NAME
 from tests.cli.servers import ChatdProcess
 from tests.e2e.processes import ToyProcess, client_of, counts, engine_of, verify
 
@@ -91,7 +94,16 @@ async def test_c2_what_is_cold_and_what_comes_from_disk_say_the_same(data_dir: P
             _, ending, second = await ask(server, "more", conversation_id=created.conversation_id)
             assert (ending.usage.disk_hit > 1000) == (on_disk != "off")
             texts.append((first, second))
+            assert await server.end() == 0
+        assert metered(folder) == ([("disk", 1)] if on_disk != "off" else [])
     assert texts[0] == texts[1]
+
+
+def metered(folder: Path) -> list[tuple[str, int]]:
+    """Of which tiers bytes were kept for some time."""
+    with closing(sqlite3.connect(folder / DATABASE_NAME)) as connection:
+        query = "SELECT tier, sum(byte_seconds) > 0 FROM storage_days GROUP BY tier"
+        return connection.execute(query).fetchall()
 
 
 async def test_c3_a_damaged_folder_costs_time_not_truth(data_dir: Path, tmp_path: Path) -> None:
