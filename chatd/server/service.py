@@ -107,6 +107,8 @@ class ChatService:
         """Of KV that is kept."""
         self._run_id = RunId(0)
         self._threads = anyio.CapacityLimiter(2)
+        self._look_threads = anyio.CapacityLimiter(1)
+        """For what is no turn: however much of it is asked for, turns do not wait for it."""
         self._opening: set[asyncio.Task[Started]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -231,7 +233,7 @@ class ChatService:
         self._refuse_if_unable()
         self._refuse_a_pile(ns, by)
         for _ in range(TRIES):
-            planned = await self._plan(asked)
+            planned = await self._plan(asked, self._threads)
             try:
                 return await self._begin(asked, planned)
             except NoRoom as error:
@@ -280,7 +282,7 @@ class ChatService:
         asked = check_command(ns, command, self.backend)
         if self.backend.engine.failure is not None:
             raise NotReady(_STOPPED.message)
-        return await self.cache.estimate(ns, await self._plan(asked))
+        return await self.cache.estimate(ns, await self._plan(asked, self._look_threads))
 
     def text_of(self, ids: tuple[int, ...]) -> str:
         """The text of a prompt that came as ids. InvalidParameter for ids that the model does not have."""
@@ -292,7 +294,7 @@ class ChatService:
         asked = check_command(ns, command, self.backend)
         place = await find_place(self._store, asked.namespace, asked.command)
         return await anyio.to_thread.run_sync(
-            self._prompts.count, place, asked.command, limiter=self._threads
+            self._prompts.count, place, asked.command, limiter=self._look_threads
         )
 
     async def delete(self, ns: Namespace, conversation_id: ConversationId) -> None:
@@ -364,11 +366,11 @@ class ChatService:
         begun = await self._store.find_replay(asked.namespace, asked.command.idempotency_key, asked.digest)
         return started_of(begun) if begun is not None else None
 
-    async def _plan(self, asked: Asked) -> Planned:
+    async def _plan(self, asked: Asked, threads: anyio.CapacityLimiter) -> Planned:
         place = await find_place(self._store, asked.namespace, asked.command)
         if place.text_len <= INLINE_CHARS:
             return self._planned(place, asked)
-        return await anyio.to_thread.run_sync(self._planned, place, asked, limiter=self._threads)
+        return await anyio.to_thread.run_sync(self._planned, place, asked, limiter=threads)
 
     def _planned(self, place: Place, asked: Asked) -> Planned:
         backend = self.backend

@@ -116,12 +116,17 @@ class ServerSettings:
     tls_key: Path | None = None
 
 
-class Connection(Protocol):
-    """One open WebSocket, as the rest of the server sees it."""
+class Inside(Protocol):
+    """Who was let in, and may be shown out."""
 
     @property
     def visitor(self) -> Visitor: ...
     def show_out(self) -> None: ...
+
+
+class Connection(Inside, Protocol):
+    """One open WebSocket, as the rest of the server sees it."""
+
     async def until_idle(self) -> None: ...
     def drain(self, deadline_s: float) -> None: ...
     def conversation(self, update: ConversationUpdated) -> None: ...
@@ -188,7 +193,8 @@ class AppState:
 
     def show_out(self) -> None:
         """Close the sockets, and end the requests, of everybody who would not be let in now."""
-        for one in (*self.connections, *self.visits):
+        inside: list[Inside] = [*self.connections, *self.visits]
+        for one in inside:
             if not self.keys.is_good(one.visitor):
                 one.show_out()
 

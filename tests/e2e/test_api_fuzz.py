@@ -145,6 +145,7 @@ class Frames:
                 {"type": "response.create", "idempotency_key": key, "edit": about, "input": "x"},
                 {"type": "response.cancel", "response_id": about},
                 {"type": "response.subscribe", "response_id": about, "after_seq": draw.randrange(5)},
+                {"type": "response.ack", "response_id": about, "seq": draw.randrange(5)},
                 {"type": "cache.estimate", "idempotency_key": key, "input": "hello"},
                 {"type": "conversation.warm", "conversation_id": about},
             ]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ from chatd.ids import Namespace, Rid
 from chatd.server import protocol as wire
 from chatd.server.allowance import Allowance
 from chatd.server.engine_calls import EngineCalls
-from chatd.server.service import ChatTurn
+from chatd.server.prompt import PromptMaker
+from chatd.server.service import INLINE_CHARS, ChatTurn, CreateCommand
+from chatd.server.turns import Place
 from tests.support.chat_lab import ME, ChatLab, CommandT, chat_lab, saying, until
 from tests.support.live_server import LiveServer, bare_server, live_lab
 
@@ -180,6 +183,24 @@ async def test_an_engine_that_does_not_answer_is_said_so() -> None:
     with pytest.raises(NotReady, match="it stopped"):
         await asking
     assert len(sent_rids) == 3
+
+
+async def test_turns_do_not_wait_for_what_is_no_turn(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, count = threading.Event(), PromptMaker.count
+
+    def held_up(maker: PromptMaker, place: Place, command: CreateCommand) -> int:
+        assert gate.wait(20)
+        return count(maker, place, command)
+
+    monkeypatch.setattr(PromptMaker, "count", held_up)
+    async with chat_lab(data_dir) as lab:
+        looks = [asyncio.create_task(lab.service.count_tokens(ME, lab.command("x"))) for _ in range(8)]
+        try:
+            await lab.ask("y" * (INLINE_CHARS + 1), params={"max_tokens": 1})
+            assert not any(look.done() for look in looks)
+        finally:
+            gate.set()
+        assert len(set(await asyncio.gather(*looks))) == 1
 
 
 # -- warming
