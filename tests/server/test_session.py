@@ -372,6 +372,15 @@ class LawMachine(RuleBasedStateMachine):
         if not self.truth[rid].over:
             self.truth[rid].over, self.truth[rid].over_kind = True, 2
 
+    @precondition(lambda self: self.truth)
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        rid = data.draw(st.sampled_from(sorted(self.truth)))
+        seq = data.draw(st.integers(0, self.truth[rid].made + 2))
+        for effect in self.session.frame(frame(wire.ResponseAck(rid, seq))):
+            assert isinstance(effect, Acknowledge)
+            assert effect.seq <= self.heard[rid].seq, "nobody has what was not sent"
+
     # the service's moves
 
     @precondition(lambda self: self.tickets)

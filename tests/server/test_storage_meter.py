@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from chatd.cache.block_tier import BLOCK_LEN
 from chatd.errors import NotReady
 from chatd.ids import Namespace
 from chatd.server.storage_meter import StorageMeter
@@ -11,7 +13,7 @@ from chatd.store.errors import StoreFailure
 from chatd.store.store import Store
 from chatd.store.usage import Scope, StorageUse
 from tests.store.scribe import NS, OTHER, opened
-from tests.support.chat_lab import ME, chat_lab, until
+from tests.support.chat_lab import ME, NUM_PAGES, PAGE_SIZE, chat_lab, until
 
 GIB = 2**30
 
@@ -92,6 +94,20 @@ async def test_a_store_that_fails_is_told_of_it_the_next_time(data_dir: Path) ->
             shelf.now += 10
             await meter.settle()
         assert await kept(store) == {(NS, "disk"): 60}
+
+
+async def test_pins_take_the_pages_that_they_hold(data_dir: Path) -> None:
+    async with chat_lab(data_dir) as lab:
+        lab.service.backend = replace(lab.service.backend, kv_bytes=NUM_PAGES * 100)
+        answer, cache = await lab.ask("x" * 300, params={"max_tokens": 4}), lab.service.cache
+        pin = await cache.pin_conversation("p", answer.started.conversation_id, system_only=False)
+        await lab.service.storage.look()
+        whole_pages = len(pin.token_ids) // BLOCK_LEN * BLOCK_LEN // PAGE_SIZE
+        assert lab.service.storage.levels == {(ME, "pinned"): whole_pages * 100}
+        assert whole_pages >= 300 // BLOCK_LEN * BLOCK_LEN // PAGE_SIZE
+        await cache.unpin("p")
+        await lab.service.storage.look()
+        assert lab.service.storage.levels == {}
 
 
 async def test_a_server_that_stops_adds_the_last_stretch(data_dir: Path) -> None:
