@@ -15,7 +15,7 @@ from tests.cli.terminals import Terminal, piped
 QUESTION = "What is the capital of France? Answer briefly."
 BRIEF = ["--temperature", "0", "--max-tokens", "16"]
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.model, pytest.mark.timeout(150)]
 
 
 async def chat(data_dir: Path, text: str, *options: str) -> list[dict[str, object]]:

@@ -95,7 +95,7 @@ class Aborts:
                 raw.reset()
 
 
-@pytest.mark.parametrize(("count", "seed"), counts((80, 1), (1000, 2), seconds=(50, 300)))
+@pytest.mark.parametrize(("count", "seed"), counts((80, 1), (1000, 2), seconds=(150, 300)))
 async def test_b1_abort_anywhere(data_dir: Path, count: int, seed: int) -> None:
     limits = ["--max-running", "8", "--step-tokens", "64"]
     async with ToyProcess(data_dir, *limits, step_s=0.001, pages=160) as server:

@@ -73,7 +73,7 @@ def some_ids(url: str) -> Iterator[str]:
             yield http.post("/v1/responses", json={**body, "max_output_tokens": 3}).json()["id"]
 
 
-@pytest.mark.parametrize("examples", counts((3,), (290,), seconds=(60, 3600)))
+@pytest.mark.parametrize("examples", counts((3,), (290,), seconds=(150, 3600)))
 def test_the_http_interface(toy: ToyProcess, examples: int) -> None:
     address = read_address(toy.data_dir)
     assert address is not None
@@ -165,7 +165,7 @@ async def drain(client: Client) -> None:
         pass
 
 
-@pytest.mark.parametrize(("count", "seed"), counts((600, 1), (10_000, 2), seconds=(60, 900)))
+@pytest.mark.parametrize(("count", "seed"), counts((600, 1), (10_000, 2), seconds=(150, 900)))
 async def test_the_websocket(toy: ToyProcess, count: int, seed: int) -> None:
     """Each bad frame is answered on its own, on a connection that stays."""
     frames = Frames(seed, list(some_ids(toy.url)))

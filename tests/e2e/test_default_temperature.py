@@ -19,7 +19,7 @@ from chatd.store.store import Store
 from tests.support.chat_lab import HandEngine, counter_ids, until
 from tests.support.live_server import LiveServer, new_state, running
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.model, pytest.mark.timeout(150)]
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,7 @@ from chatd.server import protocol as wire
 from tests.cli.servers import ChatdProcess
 from tests.e2e.processes import client_of, until_at_rest, verify
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]  # the kernels may have to be compiled first
+pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]  # the kernels may have to be compiled first
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24}
 

@@ -41,7 +41,7 @@ async def until_written(server: ChatdProcess, tokens: int) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize(("length", "timed"), counts((700, False), (2900, True), seconds=(120, 240)))
+@pytest.mark.parametrize(("length", "timed"), counts((700, False), (2900, True), seconds=(300, 300)))
 async def test_the_next_turn_after_a_restart_is_cheap(
     data_dir: Path, model_path: Path, length: int, timed: bool
 ) -> None:

@@ -21,7 +21,7 @@ from tests.e2e.openai_day import openai_day
 from tests.e2e.processes import client_of, completion, get, raw_socket, until_at_rest, verify
 from tests.text.vocabularies import smollm_metadata
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
 ODD = (
     {"temperature": 0},

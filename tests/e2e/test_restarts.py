@@ -114,7 +114,7 @@ async def goes_on(server: ToyProcess, watcher: Watcher) -> None:
     assert client.text[follow.response_id] == "01234"
 
 
-@pytest.mark.parametrize(("rounds", "streams"), counts((2, 8), (50, 16), seconds=(50, 1800)))
+@pytest.mark.parametrize(("rounds", "streams"), counts((2, 8), (50, 16), seconds=(150, 1800)))
 async def test_kill_9_at_a_random_moment(data_dir: Path, rounds: int, streams: int) -> None:
     """Of sessions that wait, are cancelled, come back from disk and are preempted: the pool is small."""
     draw, watchers = random.Random(rounds), list[Watcher]()

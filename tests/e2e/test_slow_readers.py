@@ -59,7 +59,7 @@ async def deaf(server: ToyProcess, stack: AsyncExitStack, key: str, length: int,
 
 
 @pytest.mark.parametrize(
-    ("readers", "length", "waits"), counts((4, 300, False), (50, 7900, True), seconds=(60, 600))
+    ("readers", "length", "waits"), counts((4, 300, False), (50, 7900, True), seconds=(150, 600))
 )
 async def test_n1_half_of_the_clients_stop_reading(
     data_dir: Path, readers: int, length: int, waits: bool
