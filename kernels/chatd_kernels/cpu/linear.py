@@ -15,6 +15,7 @@ from torch import Tensor
 
 from chatd_kernels.cpu import team
 from chatd_kernels.cpu.forms import DTYPES
+from chatd_kernels.cpu.huge import slabs
 from chatd_kernels.cpu.library import Library, Spec
 
 GROUP, BLOCK = 32, 16
@@ -62,7 +63,7 @@ def pack(parts: list[Codes]) -> Packed:
     """Weights of one width below each other."""
     bits, groups = parts[0].bits, parts[0].codes.shape[1]
     blocks = [len(part.codes) // BLOCK for part in parts]
-    data = np.empty((sum(blocks), groups, BLOCK * (4 * bits + 4)), np.uint8)
+    data = slabs.empty((sum(blocks), groups, BLOCK * (4 * bits + 4)))
     at, scales = 0, 4 * bits * BLOCK
     for part, count in zip(parts, blocks, strict=True):
         rows = data[at : at + count]
