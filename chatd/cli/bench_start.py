@@ -19,7 +19,6 @@ from chatd.errors import SetupError
 COMMAND = (sys.executable, "-m", "chatd", "serve", "--json")
 STOP_S = 15.0
 """More than a server takes to end in order."""
-EXIT_TERMINATED = 128 + 15
 
 
 def flags_of(options: Mapping[str, object]) -> list[str]:
@@ -45,7 +44,11 @@ def temporary_server(
     with tempfile.TemporaryDirectory(prefix="chatd-bench-") as folder, tempfile.TemporaryFile() as errors:
         fixed = ["--data-dir", folder, "--host", "127.0.0.1", "--port", "0", "--log-level", "warning"]
         process = subprocess.Popen(
-            [*command, *flags, *fixed], stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+            [*command, *flags, *fixed],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
         )
         with _ended(process), _ending_too():
             assert process.stdout
@@ -83,16 +86,17 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ending_too() -> Iterator[None]:
-    """SIGTERM ends the benchmark in order, so that its server does not outlive it."""
+    """SIGTERM, and a terminal that is closed, end the benchmark in order: its server must not outlive it."""
 
     def leave(number: int, frame: FrameType | None) -> None:
-        sys.exit(EXIT_TERMINATED)
+        sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _last_words(errors: IO[bytes]) -> str:

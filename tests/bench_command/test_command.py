@@ -84,6 +84,28 @@ def test_a_server_of_its_own_is_started_measured_and_gone(run: Run, toy_start: N
     assert memory_of(found["server"]["pid"]) is None, "it has ended"
 
 
+READY = """import signal; print('{"status": "ready"}', flush=True); signal.pause()"""
+"""A server as far as whoever starts it can see."""
+
+
+def end_in_the_middle(number: signal.Signals, folders: list[str]) -> None:
+    with temporary_server([], lambda text: None, (sys.executable, "-c", READY)) as server:
+        folders.append(server.url)
+        os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_benchmark_that_is_ended_ends_its_server(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chatd.cli.bench_start.live_server", lambda folder: at(str(folder)))
+    folders: list[str] = []
+    with pytest.raises(SystemExit) as end:
+        end_in_the_middle(number, folders)
+    assert end.value.code == 128 + number
+    assert [Path(folder).exists() for folder in folders] == [False]
+
+
 def test_a_server_that_does_not_start_says_why() -> None:
     with (
         pytest.raises(SetupError, match=r"did not start: --page-size is 3\.$"),
