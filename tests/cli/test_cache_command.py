@@ -17,7 +17,7 @@ from tests.e2e.processes import ToyProcess
 SENTENCE = "say:The quick brown fox jumps over the lazy dog. "
 PROMPT = "Speak like a lighthouse keeper who has not seen a ship for seven years. " * 3
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 
 async def cache(data_dir: Path, *args: str, code: int = 0) -> Any:

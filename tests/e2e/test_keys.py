@@ -18,7 +18,7 @@ from chatd.server import protocol as wire
 from chatd.store.keys import BRAND
 from tests.e2e.processes import ToyProcess, address_of, client_of, verify
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 TLS = Path(__file__).parent / "tls"
 """A certificate that nobody trusts, and its key, for these tests alone."""
