@@ -65,6 +65,22 @@ def test_the_end_is_followed_only_from_the_end(data_dir: Path, built_page: Path,
         expect(jump).to_have_count(0)
 
 
+def test_the_end_is_followed_though_text_becomes_shorter_and_longer(chat: ChatPage) -> None:
+    """As a formula does that is set, or code that is coloured: nobody scrolled."""
+    chat.ask("line\n\n" * 60 + "end")
+    chat.page.locator(".prose p").first.evaluate(
+        """async (paragraph) => {
+            for (const height of ["500px", "20px", "600px"]) {
+                paragraph.style.height = height;
+                paragraph.offsetHeight;  // laid out: the end is nearer, or further
+                if (height === "500px") await new Promise(requestAnimationFrame);
+            }
+        }"""
+    )
+    expect(chat.answer_text.get_by_text("end")).to_be_in_viewport()
+    expect(chat.page.get_by_role("button", name="Jump to the newest text")).to_have_count(0)
+
+
 def test_enter_sends_and_shift_enter_does_not(chat: ChatPage) -> None:
     chat.composer.fill("two")
     chat.page.keyboard.press("Shift+Enter")

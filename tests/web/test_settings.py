@@ -143,7 +143,7 @@ def test_a_system_prompt_begins_a_chat_and_is_changed_in_it(chat: ChatPage) -> N
     prompt.fill("Rhyme.")
     warning = f"that answer reads all {usage['prompt_tokens'] + usage['output_tokens']} tokens again."
     expect(page.get_by_text(warning)).to_be_visible()
-    page.get_by_role("button", name="Use it from the next answer on").click()
+    page.get_by_role("button", name="Use from the next answer on").click()
     page.get_by_text("System prompt").click()
     expect(page.get_by_text("Rhyme.")).to_be_visible()
     chat.ask("and now")
@@ -155,7 +155,7 @@ def test_a_system_prompt_begins_a_chat_and_is_changed_in_it(chat: ChatPage) -> N
     assert chat.conversation_id == first
     settings(chat)
     prompt.fill("Answer at length.")
-    page.get_by_role("button", name="Begin a new chat with this prompt").click()
+    page.get_by_role("button", name="New chat with this prompt").click()
     expect(chat.questions).to_have_count(0)
     page.get_by_text("System prompt").click()
     expect(page.get_by_text("Answer at length.")).to_be_visible()

@@ -1,11 +1,12 @@
 """Every view of the page, and how to get there: for screenshots and for the accessibility check."""
 
+import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from playwright.sync_api import Browser, FilePayload, Page, expect
+from playwright.sync_api import Browser, FilePayload, Page, WebSocketRoute, expect
 
 from chatd.server.state import LOCAL
 from tests.web.history import fill_history
@@ -290,6 +291,51 @@ def offline(visit: Visit) -> None:
     expect(visit.answer).to_be_visible()
 
 
+def broken(visit: Visit) -> None:
+    """The server failed while it was writing."""
+
+    def connect(route: WebSocketRoute) -> None:
+        upstream = route.connect_to_server()
+
+        def forward(frame: str | bytes) -> None:
+            event = json.loads(frame)
+            if event["type"] == "response.completed":
+                message = "the engine stopped while it was writing this answer"
+                error = {"code": "engine_failure", "message": message, "retryable": True}
+                event |= {"type": "response.failed", "finish_reason": "failed", "error": error}
+            route.send(json.dumps(event))
+
+        upstream.on_message(forward)
+
+    visit.page.route_web_socket("**/ws", connect)
+    visit.open()
+    visit.ask(QUESTIONS[visit.variant.is_chinese])
+    visit.wait_ended("failed")
+
+
+def loading(visit: Visit) -> None:
+    """The model is not there yet; a message waits for it."""
+    ready = {"status": "loading", "progress": 0.43, "what": "layer 13 of 30"}
+    visit.page.route("**/readyz", lambda route: route.fulfill(status=503, json=ready))
+    visit.page.route_web_socket("**/ws", lambda _: None)
+    visit.page.goto(visit.server.url)
+    expect(visit.page.get_by_role("progressbar")).to_be_visible()
+    visit.ask(QUESTIONS[visit.variant.is_chinese])
+    expect(visit.answer.locator(".wait")).to_be_visible()
+
+
+def login(visit: Visit) -> None:
+    """With a key that was refused."""
+    error = {"error": {"code": "unauthorized", "message": "a key is wanted", "retryable": False}}
+    visit.page.route(
+        re.compile("api/v1/(session|login)"), lambda route: route.fulfill(status=401, json=error)
+    )
+    visit.page.goto(visit.server.url)
+    visit.page.locator("#key").fill("chatd-nonsense")
+    visit.page.locator("form button").click()
+    expect(visit.page.get_by_role("alert")).not_to_be_empty()
+
+
 def search(visit: Visit) -> None:
     visit.open()
     visit.page.keyboard.press("Control+k")
@@ -367,6 +413,7 @@ VIEWS: dict[str, View] = {
     for view in (
         *(empty, conversation, figures, expectation, streaming, stopped, waiting, versions),
         *(sidebar, settings, settings_below, shortcuts, missing, notices, full, offline),
+        *(broken, loading, login),
         *(search, search_nothing, history, settings_data, reports, reports_below, reports_what_if),
         *(cache, cache_below),
     )
@@ -400,7 +447,3 @@ def prepare(server: PageServer, languages: Sequence[bool] = (False, True)) -> No
 def visit_in(browser: Browser, server: PageServer, variant: Variant) -> Visit:
     page = browser.new_context(**variant.options).new_page()
     return Visit(server, page, variant)
-
-
-BOTH = [replace(VARIANTS[0]), replace(VARIANTS[1]), VARIANTS[4], Variant("desktop-dark-zh", "dark", "zh-CN")]
-"""Both themes in both languages."""

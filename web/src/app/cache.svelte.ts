@@ -1,7 +1,7 @@
 /** The cache on show: its figures every few seconds, its tree less often, and what is done to it. */
 
 import { withSample, type Sample } from "../core/samples";
-import { sentence } from "../text/format";
+import { told } from "../text/failures";
 import { t } from "../text/strings.svelte";
 import { ApiError } from "../wire/http";
 import { cache, type CacheFigures, type CacheTree } from "../wire/pages";
@@ -92,5 +92,5 @@ export class Cache {
 }
 
 function sayError(error: ApiError): string {
-  return error.code === "unreachable" ? t.unreachable : sentence(error.message);
+  return told(error);
 }

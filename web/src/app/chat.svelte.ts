@@ -9,7 +9,7 @@
 import { Branches } from "../core/branches";
 import { Drafts } from "../core/drafts";
 import { Outbox } from "../core/outbox";
-import { sentence } from "../text/format";
+import { told } from "../text/failures";
 import { t } from "../text/strings.svelte";
 import { isAnswerEvent, type ConversationUpdated, type CreateRequest, type ErrorEvent, type ResponseCreated } from "../wire/events";
 import * as http from "../wire/http";
@@ -299,7 +299,7 @@ export class Chat {
   #createRefused(key: string, error: ErrorEvent): void {
     if (error.code === "draining") return; // the next connection sends it again
     if (error.code === "not_ready") return this.line.health.doubt();
-    if (this.#requests.refused(key)) this.notices.error(sentence(error.message));
+    if (this.#requests.refused(key)) this.notices.error(told(error));
   }
 
   /** The conversation yet to be made; with what was asked for in it before a reload. */

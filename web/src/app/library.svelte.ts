@@ -1,4 +1,4 @@
-import { sentence } from "../text/format";
+import { told } from "../text/failures";
 import { t } from "../text/strings.svelte";
 import type { ConversationHead, ConversationPage, ConversationUpdated } from "../wire/events";
 import * as http from "../wire/http";
@@ -160,6 +160,6 @@ export class Library {
 
   #report(error: unknown): void {
     if (!(error instanceof http.ApiError)) throw error;
-    this.notices.error(error.code === "unreachable" ? t.unreachable : sentence(error.message));
+    this.notices.error(told(error));
   }
 }

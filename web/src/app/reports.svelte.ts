@@ -1,8 +1,7 @@
 /** The reports on show: one question at a time, and only ever the answer to the last. */
 
 import { mainTotal, sinceOf, type Range } from "../core/reports";
-import { sentence } from "../text/format";
-import { t } from "../text/strings.svelte";
+import { told } from "../text/failures";
 import { ApiError } from "../wire/http";
 import {
   getPrices,
@@ -70,7 +69,7 @@ export class Reports {
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       if (asked !== this.#asked) return;
-      this.error = error.code === "unreachable" ? t.unreachable : sentence(error.message);
+      this.error = told(error);
     }
     this.busy = false;
   }
@@ -114,7 +113,7 @@ export class Reports {
       this.shown = { ...shown, table: { ...shown.table, rows: [...shown.table.rows, ...rows], next } };
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      this.error = error.code === "unreachable" ? t.unreachable : sentence(error.message);
+      this.error = told(error);
     }
   }
 }

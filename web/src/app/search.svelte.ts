@@ -1,7 +1,6 @@
 /** What is searched for, and what was found: page by page, and only ever the answer to the last question. */
 
-import { sentence } from "../text/format";
-import { t } from "../text/strings.svelte";
+import { told } from "../text/failures";
 import { ApiError } from "../wire/http";
 import type { Hit, HitPage } from "../wire/pages";
 
@@ -64,7 +63,7 @@ export class Search {
       if (!(error instanceof ApiError)) throw error;
       if (asked !== this.#asked) return;
       this.#forget();
-      this.error = error.code === "unreachable" ? t.unreachable : sentence(error.message);
+      this.error = told(error);
       this.state = "failed";
     }
   }

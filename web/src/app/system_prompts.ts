@@ -1,7 +1,6 @@
 /** What the model is told first: given to a new conversation, or changed in one that goes on. */
 
-import { sentence } from "../text/format";
-import { t } from "../text/strings.svelte";
+import { told } from "../text/failures";
 import * as http from "../wire/http";
 import { routeTo } from "./browser";
 import type { Conversation } from "./conversation.svelte";
@@ -53,7 +52,7 @@ export class SystemPrompts {
       await action();
     } catch (error) {
       if (!(error instanceof http.ApiError)) throw error;
-      this.notices.error(error.code === "unreachable" ? t.unreachable : sentence(error.message));
+      this.notices.error(told(error));
     }
   }
 }

@@ -40,3 +40,8 @@ it("adds up", () => {
   expect(TREE.conversations.map((one) => sharedLen(one, TREE))).toEqual([64, 64, 0]);
   expect(treeOf({ stretches: [], conversations: [] })).toEqual([]);
 });
+
+it("shows no half of a character", () => {
+  const stretches = [{ ...stretch(-1, 0, 16), head: "\ufffd\ufffd是谁\ufffd" }];
+  expect(treeOf({ stretches, conversations: [talk("a", 0)] }).map(({ head }) => head)).toEqual(["是谁"]);
+});

@@ -30,7 +30,7 @@ export function treeOf({ stretches, conversations }: CacheTree): Stretch[] {
     const here = through.get(index) ?? [];
     const below = (children.get(index) ?? []).map(make);
     const ending = here.filter((one) => one.stretches.at(-1) === index);
-    const made = { index, start: own.start, tokens: own.tokens, pages: own.pages, stored: own.stored, inUse: own.locks > 0, head: own.head };
+    const made = { index, start: own.start, tokens: own.tokens, pages: own.pages, stored: own.stored, inUse: own.locks > 0, head: whole(own.head) };
     const [only] = below;
     if (below.length === 1 && only && ending.length === 0 && only.through.length === here.length) {
       return {
@@ -66,3 +66,6 @@ export function sharedLen(conversation: CachedConversation, { stretches, convers
   const shared = conversation.stretches.filter((index) => others.has(index));
   return Math.min(conversation.in_memory, shared.reduce((sum, index) => sum + (stretches[index]?.tokens ?? 0), 0));
 }
+
+/** Without what is left of characters that a stretch is cut in. */
+const whole = (text: string): string => text.replace(/^\ufffd+|\ufffd+$/g, "");

@@ -5,6 +5,8 @@
  * Numbers arrive formatted: see format.ts.
  */
 
+const asSaid = (message: string): string => message;
+
 export const en = {
   locale: "en",
   skip: "Skip to the message field",
@@ -183,6 +185,23 @@ export const en = {
   announceFailed: "The answer failed.",
   announceSwitched: (at: string, count: string) => `Showing version ${at} of ${count}.`,
 
+  /** By the server's codes; its messages are English. */
+  failures: {
+    context_length_exceeded: asSaid,
+    exceeds_kv_pool: asSaid,
+    not_found: asSaid,
+    conflict: asSaid,
+    rate_limited: asSaid,
+    budget_spent: asSaid,
+    overloaded: asSaid,
+    draining: asSaid,
+    not_ready: asSaid,
+    engine_failure: asSaid,
+    bad_logits: asSaid,
+    server_died: asSaid,
+    internal_error: asSaid,
+    too_large: asSaid,
+  } as Record<string, (message: string) => string>,
   unreachable: "The server cannot be reached.",
   retryAnswer: "Try again",
 
@@ -196,8 +215,8 @@ export const en = {
   promptHelp: "What the model is told before the first message of this chat.",
   promptPlaceholder: "No system prompt: the model behaves as it was trained to.",
   promptWarning: (tokens: string) => `A change holds from the next answer on. Nothing computed for this chat can be reused then: that answer reads all ${tokens} tokens again.`,
-  promptChange: "Use it from the next answer on",
-  promptBegin: "Begin a new chat with this prompt",
+  promptChange: "Use from the next answer on",
+  promptBegin: "New chat with this prompt",
   promptUse: "Use this prompt",
   presets: "Presets",
   presetNames: { concise: "Concise", tutor: "Tutor", coder: "Programmer", translator: "Translator" },
@@ -247,7 +266,7 @@ export const en = {
   wholeNumber: "A whole number.",
 
   logInTitle: "Log in",
-  logInHelp: "This server wants a key. Its operator makes one with `chatd keys create`.",
+  logInHelp: "This server wants a key. Its operator makes one with: chatd keys create",
   logInKey: "Key",
   logIn: "Log in",
   logInRefused: "The key is unknown or revoked.",

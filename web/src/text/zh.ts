@@ -2,6 +2,12 @@
 
 import type { Strings } from "./en";
 
+/** The server's message names the prompt's tokens first. */
+function tokensIn(message: string): string {
+  const [tokens] = /\d+/.exec(message) ?? [];
+  return tokens === undefined ? "内容" : `内容有 ${tokens} 个词元，`;
+}
+
 export const zh: Strings = {
   locale: "zh-CN",
   skip: "跳到消息输入框",
@@ -171,6 +177,22 @@ export const zh: Strings = {
   announceFailed: "回答失败。",
   announceSwitched: (at, count) => `正在显示第 ${at} 个版本，共 ${count} 个。`,
 
+  failures: {
+    context_length_exceeded: (message) => `${tokensIn(message)}超出模型的上下文。请缩短内容、新建对话，或在设置中允许省略最早的轮次。`,
+    exceeds_kv_pool: () => "内容与回答超出服务器的 KV 容量。请缩短内容，或限制回答长度。",
+    not_found: () => "不存在，或已被删除。",
+    conflict: () => "对话同时被改动，或仍有回答正在生成。请稍候再试。",
+    rate_limited: () => "请求过于频繁，请稍候再试。",
+    budget_spent: () => "此密钥的预算已用完。",
+    overloaded: () => "服务器繁忙，请稍候再试。",
+    draining: () => "服务器正在停止。",
+    not_ready: () => "模型尚未就绪。",
+    engine_failure: () => "推理引擎在生成此回答时停止了。",
+    bad_logits: () => "模型算出了无效的数值。",
+    server_died: () => "服务器在生成此回答时停止了。",
+    internal_error: () => "服务器内部出错。",
+    too_large: () => "内容太大。",
+  },
   unreachable: "无法连接服务器。",
   retryAnswer: "重试",
 
@@ -235,7 +257,7 @@ export const zh: Strings = {
   wholeNumber: "应为整数。",
 
   logInTitle: "登录",
-  logInHelp: "此服务器需要密钥。管理员可用 `chatd keys create` 创建。",
+  logInHelp: "此服务器需要密钥。管理员可用以下命令创建：chatd keys create",
   logInKey: "密钥",
   logIn: "登录",
   logInRefused: "密钥未知或已被吊销。",
