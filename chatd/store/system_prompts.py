@@ -49,7 +49,7 @@ def set_system(
     return find_conversation(conn, namespace, conversation_id)
 
 
-def _roots(conn: Connection, conversation_id: ConversationId) -> Sequence[Row[Any]]:
+def _roots(conn: Connection, conversation_id: ConversationId) -> Sequence[Row[Any, Any, Any]]:
     query = select(messages.c.id, messages.c.role, messages.c.text)
     roots = query.where(messages.c.conversation_id == conversation_id, messages.c.parent_id.is_(None))
     return conn.execute(roots.order_by(messages.c.seq)).all()
