@@ -54,7 +54,8 @@ def make_engine(
         cursor.close()
 
     def began(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
+        if not driver_of(connection).in_transaction:  # the writer's has begun already
+            connection.exec_driver_sql(begin)
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", began)
@@ -62,7 +63,7 @@ def make_engine(
 
 
 def driver_of(connection: Connection) -> sqlite3.Connection:
-    """What ``connection`` is made of, in the middle of its transaction."""
+    """What ``connection`` is made of."""
     driver = connection.connection.driver_connection
     assert isinstance(driver, sqlite3.Connection)
     return driver

@@ -102,11 +102,7 @@ class OpenRow:
 
     def progress(self) -> tuple[object, ...]:
         """The parameters of `_PROGRESS`."""
-        return (
-            *(self.admitted_at, self.prompt_tokens, self.gpu_hit, self.disk_hit, self.computed),
-            *(self.output_tokens, self.delivered, self.last_seq, self.acknowledged),
-            self.seq,
-        )
+        return (self.output_tokens, self.delivered, self.last_seq, self.acknowledged, self.seq)
 
     def answer(self, row: EndedRow) -> Answer:
         return Answer(
@@ -190,11 +186,13 @@ _OPEN_IN_RUN = f"SELECT {', '.join(_OPEN_COLUMNS)} FROM responses WHERE status =
 _PIECE = (
     "INSERT INTO pieces (response_seq, from_seq, seq, text, token_ids, piece_ends) VALUES (?, ?, ?, ?, ?, ?)"
 )
-_PROGRESSING = (
-    *("admitted_at", "prompt_tokens", "gpu_hit", "disk_hit", "computed"),
-    *("output_tokens", "delivered", "last_seq", "acknowledged"),
+_ADMITTED = ("prompt_tokens", "gpu_hit", "disk_hit", "computed", "history_len", "cause", "xray_json")
+_ADMIT = (
+    f"UPDATE responses SET admitted_at = ?, {', '.join(f'{name} = ?' for name in _ADMITTED)} WHERE seq = ?"
 )
-_PROGRESS = f"UPDATE responses SET {', '.join(f'{name} = ?' for name in _PROGRESSING)} WHERE seq = ?"
+_PROGRESS = (
+    "UPDATE responses SET output_tokens = ?, delivered = ?, last_seq = ?, acknowledged = ? WHERE seq = ?"
+)
 _COUNTERS = ("updated_at", *RunCounters.__slots__)
 _COUNT = (
     f"UPDATE engine_runs SET {', '.join(f'{name} = ?' for name in _COUNTERS)} "
@@ -252,8 +250,8 @@ def flush(conn: Connection, batch: FlushBatch, *, now: int, hidden_ttl: int) -> 
     """Stores a batch, all of it or, with a `LedgerViolation`, nothing."""
     rows = OpenRows(OpenRow(*row) for row in driver_of(conn).execute(_OPEN_IN_RUN, (batch.run_id,)))
     _apply(rows, batch)
+    _admit(conn, rows, batch.admitted)
     _insert_pieces(conn, rows, batch.pieces)
-    _explain(conn, rows, batch.admitted)
     store_rows(conn, rows.touched, hidden_ttl=hidden_ttl)
     _deliver_late(conn, rows, batch)
     _store_counters(conn, batch, now)
@@ -284,13 +282,14 @@ def _apply(rows: OpenRows, batch: FlushBatch) -> None:
         rows[ended.response_id].end(ended)
 
 
-def _explain(conn: Connection, rows: OpenRows, admitted: Sequence[AdmittedRow]) -> None:
-    """What is known of where the tokens came from. Not in `OpenRow`: every flush would read and write it."""
+def _admit(conn: Connection, rows: OpenRows, admitted: Sequence[AdmittedRow]) -> None:
+    """The buckets, and what is known of where the tokens came from: written once, not at every flush."""
     if admitted:
-        names = ("history_len", "cause", "xray_json")
-        values = [{name: getattr(row, name) for name in names} for row in admitted]
-        whose = [{"of_seq": rows[row.response_id].seq} for row in admitted]
-        conn.execute(_UPDATE, [one | other for one, other in zip(whose, values, strict=True)])
+        values = [
+            (row.at, *(getattr(row, name) for name in _ADMITTED), rows[row.response_id].seq)
+            for row in admitted
+        ]
+        driver_of(conn).executemany(_ADMIT, values)
 
 
 def _insert_pieces(conn: Connection, rows: OpenRows, new: Sequence[PieceRow]) -> None:

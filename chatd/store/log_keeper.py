@@ -6,6 +6,7 @@ open). So when the log is too long, new readers wait at the gate until those ins
 meanwhile the writer goes on.
 """
 
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -40,7 +41,7 @@ class LogKeeper:
 
     def __init__(self, gate: ReadGate, database: Path, *, idle_s: float) -> None:
         self._gate = gate
-        self._wal = database.with_name(database.name + "-wal")
+        self._wal = str(database.with_name(database.name + "-wal"))
         self._idle_s = idle_s
         self._dirty = True
         self._due_bytes = LIMIT_BYTES
@@ -89,7 +90,10 @@ class LogKeeper:
             self._reopen(self._size() + RETRY_BYTES if self._dirty else LIMIT_BYTES)
 
     def _size(self) -> int:
-        return self._wal.stat().st_size if self._wal.exists() else 0
+        try:
+            return os.stat(self._wal).st_size
+        except FileNotFoundError:
+            return 0
 
     def _reopen(self, due_bytes: int) -> None:
         self._due_bytes = due_bytes

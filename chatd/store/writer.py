@@ -11,9 +11,10 @@ seconds. It also makes cancellation simple: nothing that is awaited lies inside 
 """
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from chatd.store.connect import driver_of
 from chatd.store.errors import StoreFailure
 from chatd.store.log_keeper import LogKeeper
 
@@ -113,7 +115,7 @@ class Writer:
 
     def _commit(self, connection: Connection, batch: list[_Job]) -> list[_Outcome]:
         try:
-            with connection.begin():
+            with _transaction(connection):
                 return [_Outcome(job, job.call(connection)) for job in batch]
         except Exception as error:  # handed to whoever asked for the job
             if len(batch) == 1:
@@ -141,6 +143,25 @@ class Writer:
         except RuntimeError:
             # The loop was closed without closing the store: nobody waits any more.
             return
+
+
+@contextlib.contextmanager
+def _transaction(connection: Connection) -> Iterator[None]:
+    """Begun and committed by the driver. SQLAlchemy joins in only for a job that needs it: by itself it takes
+    a quarter of a flush's time for that.
+    """
+    driver = driver_of(connection)
+    driver.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        if connection.in_transaction():
+            connection.commit()
+        else:
+            driver.commit()
+    except BaseException:
+        connection.rollback()
+        driver.rollback()
+        raise
 
 
 def _tell(outcomes: list[_Outcome]) -> None:
