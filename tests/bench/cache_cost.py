@@ -24,13 +24,17 @@ from chatd.engine.plan import Flight, StepPlan
 from chatd.ids import Namespace, Rid
 
 SESSIONS, PROMPT, TOKENS = 8, 300, 64
+KV_BYTES, WARMING = 96 << 20, 3
+"""The pool is full after so many rounds: before, each page's first use makes the system find memory for it,
+which is no cost of the cache but comes once to a pool, the sooner the less is used again.
+"""
 
 
 class Side:
     """An engine, and what a round of the load costs it."""
 
     def __init__(self, model: Path, *, cache: bool, disk: str) -> None:
-        settings = Settings(model=str(model), disk=disk, kv_bytes=512 << 20, no_prefix_cache=not cache)
+        settings = Settings(model=str(model), disk=disk, kv_bytes=KV_BYTES, no_prefix_cache=not cache)
         self._left = 0
         self._done = threading.Event()
         self._loaded = load(settings, self._post, lambda share, what: None)
@@ -85,11 +89,11 @@ def main() -> None:
     numbers = itertools.count(1)
     sides = {name: Side(chosen.model, cache=name == "on", disk="off") for name in ("off", "on")}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
-    for pair in range(chosen.pairs + 1):
+    for pair in range(chosen.pairs + WARMING):
         order = ("off", "on") if pair % 2 else ("on", "off")
         for name in order:
             cost = sides[name].round(numbers)
-            found[name] += [cost] if pair else []  # the first warms up
+            found[name] += [cost] if pair >= WARMING else []
     for side in sides.values():
         side.stop()
     for i, what in enumerate(("whole process", "scheduler, tree and text")):
