@@ -9,6 +9,7 @@ import pytest
 from chatd.cli.chat_client import MOST_TRIES, AnswerClient, Heard, Waiting, hello, socket_url
 from chatd.cli.connect import ServerRefused, at
 from chatd.errors import SetupError
+from chatd.ids import ResponseId
 from chatd.server.protocol import (
     AnyEnding,
     Error,
@@ -253,3 +254,15 @@ async def test_who_has_no_good_key_is_told_at_once(data_dir: Path, monkeypatch: 
         assert isinstance(await AnswerClient(place, CREATE).run(heard.append), AnyEnding)
         monkeypatch.setenv("CHATD_KEY", "")
         assert (await hello(replace(place, token="the token"))).model == "toy"
+
+
+async def test_the_last_acknowledgement_arrives_although_the_client_leaves_at_once(data_dir: Path) -> None:
+    async with live_lab(data_dir, lab={}) as (server, lab):
+        for number in range(5):
+            create = ResponseCreate(f"key-{number}", input="Hello", params={"max_tokens": 8})
+            ending = await AnswerClient(at(server.url), create).run(lambda event: None)
+            rid = ResponseId(ending.response_id)
+            async with asyncio.timeout(10):
+                while (row := await lab.record(rid)).acknowledged != row.output_tokens:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert row.output_tokens > 0
