@@ -24,6 +24,7 @@ PURE = (
     "chatd.server.protocol",
     "chatd.errors",
     "chatd.ids",
+    *(f"chatd.bench.{name}" for name in ("load", "plan", "words", "answers", "figures", "charts", "pairs")),
 )
 WORKERS = ("chatd.cache.disk",)
 """Parts of pure packages that may wait: threads of their own."""
@@ -47,6 +48,10 @@ FORBIDDEN = (
     ("chatd.text", "chatd.model"),
     ("chatd.text", "chatd.server"),
     ("chatd.text", "chatd.store"),
+    ("chatd.server", "chatd.bench"),
+    ("chatd.engine", "chatd.bench"),
+    ("chatd.bench", "chatd.store"),
+    ("chatd.bench", "torch"),
 )
 ONLY_CLI = ("chatd.server.app", "chatd.cli")
 COMMANDS = ("chatd.cli", "chatd.__main__")

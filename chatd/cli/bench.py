@@ -103,16 +103,20 @@ def serve(
     _refuse_mixed(start=start, url=url, against=against, against_model=against_model, options=options)
     bench_serve.check_local(*filter(None, (url, against)), allow_remote=allow_remote)
     screen = BenchScreen()
+    peer = None if against is None else asyncio.run(bench_serve.peer_side(against, against_model))
     with _server(start, url, {"data_dir": data_dir}, config_file, options, screen) as server:
         with screen.waiting("looking at the machine"):
             facts = {"command": "bench serve", "date": date(), "versions": versions(), "machine": machine()}
             facts["server"] = about = server_facts(server)
         _check_ready(about)
-        outcome, own, peer = asyncio.run(
-            _bench(load, server, about, against, against_model, websocket, pairs, screen)
+        own = bench_serve.own_side(server, about["model"]["name"], websocket=peer is None or websocket)
+        outcome = asyncio.run(
+            bench_serve.bench(
+                load, own, peer, pairs=pairs, server=server, model=about["model"], screen=screen
+            )
         )
     document = facts | bench_serve.as_json(load, own, peer, outcome)
-    _deliver(document, out, as_json, lambda console: _show(console, document, load, own, peer, outcome))
+    _deliver(document, out, as_json, lambda console: show_serve(console, document, load, own, peer, outcome))
     return exit_code(outcome.interrupted, any(run.errors for run in outcome.runs))
 
 
@@ -158,24 +162,6 @@ def _server(
 def _check_ready(about: dict[str, Any]) -> None:
     if about["model"] is None:
         raise SetupError(f"The server at {about['url']} has no model now; it may be stopping.")
-
-
-async def _bench(
-    load: Load,
-    server: ServerAddress,
-    about: dict[str, Any],
-    against: str | None,
-    against_model: str | None,
-    websocket: bool,
-    pairs: int,
-    screen: BenchScreen,
-) -> tuple[bench_serve.Outcome, bench_serve.Side, bench_serve.Side | None]:
-    peer = None if against is None else await bench_serve.peer_side(against, against_model)
-    own = bench_serve.own_side(server, about["model"]["name"], websocket=peer is None or websocket)
-    outcome = await bench_serve.bench(
-        load, own, peer, pairs=pairs, server=server, model=about["model"], screen=screen
-    )
-    return outcome, own, peer
 
 
 @bench.command()
@@ -262,7 +248,6 @@ def engine(
         print_decoded(outcome.decoded, console)
         print_prefilled(outcome.prefilled, console)
         if outcome.run is not None and (turns := outcome.turns):
-            outcome.run.interrupted = outcome.interrupted
             console.print()
             say(console, "turns", describe_load(load))
             console.print()
@@ -288,7 +273,7 @@ def _deliver(
         show(Console(highlight=False))
 
 
-def _show(
+def show_serve(
     console: Console,
     document: dict[str, Any],
     load: Load,

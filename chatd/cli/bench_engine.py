@@ -85,6 +85,8 @@ async def bench(
         outcome.interrupted = await interruptible(_measure(target, load, parts, plans, outcome, screen))
     finally:
         await asyncio.to_thread(loaded.engine.stop, STOP_S)
+    if outcome.run is not None:
+        outcome.run.interrupted = outcome.interrupted
     outcome.memory = _memory_facts(loaded)
     return outcome
 

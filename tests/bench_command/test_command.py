@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import io
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from chatd.bench.drive import run_of
 from chatd.bench.figures import figures
@@ -20,6 +22,7 @@ from chatd.bench.plan import plan
 from chatd.bench.sockets import Place, ask_json
 from chatd.bench.trial import ClosingTarget, measure
 from chatd.bench.words import Wording
+from chatd.cli.bench import show_serve
 from chatd.cli.bench_facts import memory_of
 from chatd.cli.bench_screen import BenchScreen
 from chatd.cli.bench_serve import Outcome, Side, as_json, bench, own_side, peer_side
@@ -39,6 +42,11 @@ __all__ = ["run"]
 
 BROKEN = (sys.executable, "-c", "raise SystemExit('chatd: --page-size is 3.')")
 TOY = (sys.executable, "-m", "tests.support.toy_serve")
+CPU = {"name": "x", "cores": 1, "threads": 1, "avx512": 0, "byte_products": 0, "bf16_products": 0}
+FACTS: dict[str, Any] = {
+    "server": {"url": "http://here", "model": {"name": "toy"}},
+    "machine": {"cpu": CPU | {"matrix_unit": 0}, "gpus": [], "memory": 1 << 30},
+}
 MODEL = {"name": "toy", "context_length": 4096}
 LOAD = Load(sessions=3, turns=2, shared_prefix_len=60, input_len=Range(8, 16), output_len=Range(5, 5), seed=4)
 SMALL = ["--sessions", "2", "--turns", "2", "--shared-prefix-len", "50", "--input-len", "8-16"]
@@ -159,6 +167,14 @@ async def test_a_peer_gets_the_same_load_in_turn_and_is_compared(data_dir: Path)
         own, peer = await sides(server.url, slow.url + "/v1/")
         outcome = await measured(own, peer)
         found = json.loads(json.dumps(as_json(LOAD, own, peer, outcome)))
+    console = Console(file=io.StringIO(), width=80, highlight=False)
+    show_serve(console, FACTS | found, LOAD, own, peer, outcome)
+    assert isinstance(console.file, io.StringIO)
+    said = " ".join(console.file.getvalue().split())
+    assert "over OpenAI /v1/chat/completions" in said
+    assert "peer tiny at http://127.0.0.1:" in said
+    assert "pairs 2, the peer first" in said
+    assert "chatd 2/2" in said
     assert found["wire"] == "OpenAI /v1/chat/completions"
     assert (found["pairs"], found["peer"]["model"]) == (2, "tiny")
     assert found["ratios"]["e2e_p50"]["better"] == "own"
