@@ -123,7 +123,7 @@ class Replayer:
             for position in range(at, at + len(logits))
         ]
         params = sample_params(rows, self._put)
-        edits = logit_edits(rows, logits.shape[1], self._put)
+        edits = logit_edits(rows, self._put)
         if edits is not None:
             edit(logits, edits)
         for line, token in enumerate(self._ops.sample(logits, params, None).tolist()):

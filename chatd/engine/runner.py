@@ -95,7 +95,7 @@ class TorchRunner:
         hidden, order = self._inputs(rows, stage)
         sampling = [rows[i] for i in order]
         params = sample_params(sampling, stage.place)
-        edits = logit_edits(sampling, self.vocab_size, stage.place)
+        edits = logit_edits(sampling, stage.place)
         ids = stage.ids(len(order))
 
         def step() -> None:

@@ -38,13 +38,13 @@ def signed_64(seed: int) -> int:
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def logit_edits(rows: Sequence[StepRow], vocab_size: int, place: Place) -> LogitEdits | None:
+def logit_edits(rows: Sequence[StepRow], place: Place) -> LogitEdits | None:
     """Penalties and biases of those rows that have any; None if there are none."""
     parts = [
         (np.full(len(tokens), i), tokens, repetition, offset)
         for i, row in enumerate(rows)
         if edits_logits(row.params)
-        for tokens, repetition, offset in [_row_edits(row, vocab_size)]
+        for tokens, repetition, offset in [_row_edits(row)]
     ]
     if not parts:
         return None
@@ -57,23 +57,25 @@ def edits_logits(params: SamplingParams) -> bool:
 
 
 def _row_edits(
-    row: StepRow, vocab_size: int
+    row: StepRow,
 ) -> tuple[
     np.ndarray[tuple[int], np.dtype[np.int64]],
     np.ndarray[tuple[int], np.dtype[np.float32]],
     np.ndarray[tuple[int], np.dtype[np.float32]],
 ]:
-    """Distinct tokens, their repetition factors and offsets."""
+    """Distinct tokens, their repetition factors and offsets. Takes what the ids are, not the vocabulary."""
     params, known = row.params, row.start + row.extend_len
-    ids = np.array(row.ids[:known])
-    output = np.bincount(ids[row.prompt_len :], minlength=vocab_size)
-    seen = np.zeros(vocab_size, bool)
-    if params.repetition_penalty != 1:
-        seen[ids] = True
-    offset = np.zeros(vocab_size, np.float32)
-    offset -= params.presence_penalty * (output > 0) + params.frequency_penalty * output
+    output, counts = np.unique(np.array(row.ids[row.prompt_len : known], np.int64), return_counts=True)
+    repeats = params.repetition_penalty != 1
+    seen = np.unique(np.array(row.ids[:known], np.int64)) if repeats else np.empty(0, np.int64)
+    biased = np.array([token for token, _ in params.logit_bias], np.int64)
+    tokens = np.unique(np.concatenate((seen, output, biased)))
+    offset = np.zeros(len(tokens), np.float32)
+    there = np.searchsorted(tokens, output)
+    offset[there] -= params.presence_penalty + params.frequency_penalty * counts
     for token, bias in params.logit_bias:
-        offset[token] += bias
-    tokens = np.flatnonzero(seen | (offset != 0))
-    repetition = np.where(seen[tokens], np.float32(params.repetition_penalty), np.float32(1))
-    return tokens, repetition, offset[tokens]
+        offset[np.searchsorted(tokens, token)] += bias
+    repetition = np.ones(len(tokens), np.float32)
+    repetition[np.searchsorted(tokens, seen)] = params.repetition_penalty
+    wanted = (repetition != 1) | (offset != 0)
+    return tokens[wanted], repetition[wanted], offset[wanted]

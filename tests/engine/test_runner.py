@@ -159,7 +159,7 @@ def test_j3_seeds_separate(weights: Weights) -> None:
 
 
 def edited(row: StepRow) -> dict[int, tuple[float, float]]:
-    edits = logit_edits([row], 300, torch.from_numpy)
+    edits = logit_edits([row], torch.from_numpy)
     if edits is None:
         return {}
     columns = (edits.tokens.tolist(), edits.repetition.tolist(), edits.offset.tolist())
