@@ -30,9 +30,9 @@ class CreateCommand:
     that no template shows, as text or as ids: then ``input`` is its text, and nothing names a place.
 
     ``note`` is kept with the response, for as long as its conversation is there. Without ``store`` it is
-    withdrawn when it has ended, and a hidden history of which nothing else is left goes soon after its last
-    use. ``grace_s`` is how long
-    generation goes on with nobody reading (None: the server's setting; 0: it ends with its last reader).
+    withdrawn from the start, and a hidden history of nothing else goes soon after its last use. ``grace_s``
+    is how long generation goes on with nobody reading (None: the server's setting; 0: it ends with its last
+    reader).
     """
 
     kind: Kind = "input"

@@ -141,8 +141,6 @@ class LiveResponse:
         self.grace_s = grace_s
         self.begun = False
         """Its row is open in the store."""
-        self.stored = True
-        """It may be asked for again once it has ended."""
         self.key_id = ""
         """The key that it was asked with, if with any."""
         self.written_in: ConversationId | None = None

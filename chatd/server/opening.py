@@ -95,6 +95,7 @@ def new_response(response_id: ResponseId, asked: Asked, planned: Planned, backen
         conversation_id=place.conversation_id,
         hidden=command.messages is not None or command.hidden,
         note=command.note,
+        stored=command.store,
         parent_id=None if place.continues else place.parent_id,
         new_messages=new_messages(asked.namespace, place, prompt),
         continues=place.parent_id if place.continues else None,

@@ -58,9 +58,6 @@ INLINE_CHARS = 2_000
 ones on a worker thread."""
 TRIES = 3
 """How often a place in the tree is looked up again when it has changed before it was used."""
-UNSTORED_S = 600.0
-"""How long a history that is not to be stored may still be gone on with, from its last answer on: a client
-that sends it again with its next turn finds its KV."""
 PRUNE_S = 600.0
 """Between two looks for hidden histories that have expired."""
 CANCEL_S = 10.0
@@ -110,7 +107,6 @@ class ChatService:
         self._look_threads = anyio.CapacityLimiter(1)
         """For what is no turn: however much of it is asked for, turns do not wait for it."""
         self._opening: set[asyncio.Task[Started]] = set()
-        self._leaving: set[asyncio.Task[None]] = set()
         self._draining = False
 
     # -- what readiness and reports ask
@@ -165,7 +161,6 @@ class ChatService:
                 for task in keeping:
                     task.cancel()
                 self._flusher.stop()
-        await asyncio.gather(*self._leaving)
         await self.storage.settle()
         if not self.open_count:  # else the run is left as a dead one, for the next start to settle
             await self._store.end_run()
@@ -401,7 +396,6 @@ class ChatService:
             request_id=structlog.contextvars.get_contextvars().get("request_id", ""),
         )
         live.key_id = asked.key_id
-        live.stored = asked.command.store
         self._hub.add(live)
         opening = asyncio.create_task(self._open(live, asked, planned), name=f"open {live.id}")
         self._opening.add(opening)
@@ -442,18 +436,6 @@ class ChatService:
         self._hub.discard(live)
         self.figures.take(record)
         log.info("response ended", extra=ended_line(live.request_id, record))
-        if not live.stored:
-            leaving = asyncio.create_task(self._let_go(live), name=f"let go {live.id}")
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
-
-    async def _let_go(self, live: LiveResponse) -> None:
-        try:
-            await self._store.let_go(live.namespace, live.id, UNSTORED_S)
-        except NotFound:
-            pass  # its conversation was deleted meanwhile
-        except StoreFailure as error:
-            log.warning("a response that is not to be stored stays until its history expires: %s", error)
 
     def _submit(self, live: LiveResponse, asked: Asked, planned: Planned) -> None:
         """The probe goes first: what it says is compared with what becomes of the prompt."""

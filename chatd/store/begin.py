@@ -87,8 +87,8 @@ def begin_response(conn: Connection, new: NewResponse, opening: Opening) -> Begu
         where = _reopen(conn, new, conversation)
     _touch(conn, new, conversation, where.message_id, opening)
     _insert_row(conn, new, opening, where)
-    if new.note:
-        add_note(conn, new.response_id, conversation.id, new.note)
+    if new.note or not new.stored:
+        add_note(conn, new.response_id, conversation.id, new.note, withdrawn=not new.stored)
     see_session(conn, conversation.id, new.namespace, first_at=opening.now, at=opening.now)
     return replace(_begun(conn, new.response_id, replay=False), room=room)
 

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, delete, exists, fun
 from chatd.errors import Conflict, InvalidParameter, NotFound
 from chatd.ids import ConversationId, MessageId, Namespace
 from chatd.store.kv import note_purges
-from chatd.store.notes import is_withdrawn
+from chatd.store.notes import is_withdrawn, unused_withdrawn
 from chatd.store.records import (
     ROOT_KEY,
     Conversation,
@@ -236,6 +236,13 @@ def prune_expired(conn: Connection, *, now: int, at_most: int) -> int:
     table = conversations.c
     query = select(table.id).where(table.hidden == 1, table.expires_at <= now, ~is_answering(table.id))
     ids = conn.execute(query.order_by(table.expires_at).limit(at_most)).scalars().all()
+    drop_conversations(conn, ids)
+    return len(ids)
+
+
+def prune_withdrawn(conn: Connection, *, before: int, at_most: int) -> int:
+    """Drops hidden conversations of which all was withdrawn, last used before then; how many."""
+    ids = unused_withdrawn(conn, before=before, at_most=at_most)
     drop_conversations(conn, ids)
     return len(ids)
 

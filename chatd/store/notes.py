@@ -6,7 +6,7 @@ for through that API any more, whatever else still hangs on its messages.
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, and_, exists, select
+from sqlalchemy import ColumnElement, Connection, and_, exists, select
 
 from chatd.errors import NotFound
 from chatd.ids import ConversationId, Namespace, ResponseId
@@ -21,9 +21,16 @@ class Note:
     withdrawn: bool
 
 
-def add_note(conn: Connection, response_id: ResponseId, conversation_id: ConversationId, text: str) -> None:
-    row = {"response_id": response_id, "conversation_id": conversation_id, "note": text, "withdrawn": 0}
-    conn.execute(response_notes.insert(), [row])
+def add_note(
+    conn: Connection,
+    response_id: ResponseId,
+    conversation_id: ConversationId,
+    text: str,
+    *,
+    withdrawn: bool = False,
+) -> None:
+    row = {"response_id": response_id, "conversation_id": conversation_id, "note": text}
+    conn.execute(response_notes.insert(), [row | {"withdrawn": int(withdrawn)}])
 
 
 def find_note(conn: Connection, namespace: Namespace, response_id: ResponseId) -> Note:
@@ -50,18 +57,23 @@ def is_withdrawn(conn: Connection, conversation_id: ConversationId) -> bool:
     hidden = select(conversations.c.hidden).where(conversations.c.id == conversation_id)
     if not conn.execute(hidden).scalar_one_or_none():
         return False
+    return not conn.execute(select(_has_others(conversation_id))).scalar_one()
+
+
+def unused_withdrawn(conn: Connection, *, before: int, at_most: int) -> list[ConversationId]:
+    """Hidden conversations of which all is withdrawn, last used before then and with no answer under way."""
+    own = conversations.c
+    open_ones = exists().where(responses.c.conversation_id == own.id, responses.c.status == "open")
+    some = exists().where(responses.c.conversation_id == own.id)
+    query = select(own.id).where(own.hidden == 1, own.updated_at <= before, some)
+    query = query.where(~open_ones, ~_has_others(own.id)).order_by(own.updated_at).limit(at_most)
+    return [ConversationId(one) for one in conn.execute(query).scalars()]
+
+
+def _has_others(conversation_id: object) -> ColumnElement[bool]:
+    """Responses that are not withdrawn."""
     gone = and_(response_notes.c.response_id == responses.c.id, response_notes.c.withdrawn == 1)
-    left = exists().where(responses.c.conversation_id == conversation_id, ~exists().where(gone))
-    return not conn.execute(select(left)).scalar_one()
-
-
-def let_go(conn: Connection, namespace: Namespace, response_id: ResponseId, *, until: int) -> None:
-    """Withdraws it. A hidden conversation of which nothing can be asked for any more expires at ``until``,
-    unless somebody goes on with it."""
-    conversation_id = withdraw(conn, namespace, response_id)
-    if conversation_id is not None:
-        mine = conversations.c.id == conversation_id
-        conn.execute(conversations.update().where(mine).values(expires_at=until))
+    return exists().where(responses.c.conversation_id == conversation_id, ~exists().where(gone))
 
 
 def _conversation_of(conn: Connection, namespace: Namespace, response_id: ResponseId) -> ConversationId:

@@ -319,8 +319,8 @@ class NewResponse:
     that the answer is appended to; no new message is made then, and ``continued_ids``, if given,
     replace its stored ids (what the prompt ends with). ``prompt_len`` is the whole prompt in tokens.
     ``request_hash`` tells one request from another under the same idempotency key. ``key_id`` names the key
-    it was asked with, if with any. The answer has at most ``max_tokens``. A ``note`` is kept with it, see
-    `chatd.store.notes`.
+    it was asked with, if with any. The answer has at most ``max_tokens``. A ``note`` is kept with it, and
+    what is not to be ``stored`` is withdrawn from the start: see `chatd.store.notes`.
     """
 
     response_id: ResponseId
@@ -342,6 +342,7 @@ class NewResponse:
     key_id: str = ""
     max_tokens: int = 0
     note: str = ""
+    stored: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,9 @@ DATABASE_NAME = "chatd.db"
 READER_THREADS = 4
 HIDDEN_TTL_S = 7 * 24 * 3600
 HIDDEN_KEEP = 1000
+WITHDRAWN_S = 600.0
+"""How long a history that is not to be stored may be gone on with: a client that sends it again with its
+next turn finds its KV."""
 PRUNE_STEP = 100
 
 T = TypeVar("T")
@@ -296,13 +299,18 @@ class Store:
         """Each that can be; those whose id is known stay as they are."""
         return await self._write(lambda conn: archive.store_archived(conn, wanted))
 
-    async def prune(self) -> int:
-        """Deletes hidden conversations that have expired; how many. Call it now and then."""
+    async def prune(self, withdrawn_s: float = WITHDRAWN_S) -> int:
+        """Deletes hidden conversations that have expired, and those that were withdrawn and not used for
+        ``withdrawn_s``; how many. Call it now and then."""
         now, gone, step = self._now(), 0, PRUNE_STEP
-        while step == PRUNE_STEP:
-            step = await self._write(
-                lambda conn: conversations.prune_expired(conn, now=now, at_most=PRUNE_STEP)
-            )
+        before = now - micros(withdrawn_s)
+
+        def prune(conn: Connection) -> int:
+            expired = conversations.prune_expired(conn, now=now, at_most=PRUNE_STEP)
+            return expired or conversations.prune_withdrawn(conn, before=before, at_most=PRUNE_STEP)
+
+        while step:
+            step = await self._write(prune)
             gone += step
         return gone
 
@@ -397,11 +405,6 @@ class Store:
     async def withdraw(self, namespace: Namespace, response_id: ResponseId) -> ConversationId | None:
         """See `chatd.store.notes.withdraw`. NotFound as for `note`."""
         return await self._write(lambda conn: notes.withdraw(conn, namespace, response_id))
-
-    async def let_go(self, namespace: Namespace, response_id: ResponseId, seconds: float) -> None:
-        """See `chatd.store.notes.let_go`. NotFound as for `note`."""
-        until = self._now() + micros(seconds)
-        await self._write(lambda conn: notes.let_go(conn, namespace, response_id, until=until))
 
     # --- KV ---
 

@@ -10,7 +10,6 @@ import openai
 import pytest
 
 from chatd.ids import ConversationId, ResponseId, Rid
-from chatd.server import service
 from chatd.server.openai_response_types import ACCEPTED
 from tests.support.chat_lab import ME, saying, until
 from tests.support.openai_site import Site, site_of
@@ -325,37 +324,24 @@ async def test_what_is_not_to_be_stored_cannot_be_asked_for(site: Site) -> None:
     record = (await site.http.get(f"/api/v1/responses/{done.id}")).json()
     assert record["usage"]["output_tokens"] == len(TEXT) + 1
     where = f"/api/v1/conversations/{record['conversation_id']}"
-    await until(lambda: not site.lab.service.open_count)
-    async with asyncio.timeout(10):
-        while (await site.http.get(where)).status_code == 200:  # noqa: ASYNC110 - a row in a file has no event
-            await asyncio.sleep(0.01)
+    assert (await site.http.get(where)).status_code == 404
     assert (await site.http.get(f"{where}/export")).status_code == 404
 
 
-async def test_what_is_not_to_be_stored_is_gone_soon_and_the_money_stays(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_not_to_be_stored_is_gone_soon_and_the_money_stays(data_dir: Path) -> None:
     async with site_of(data_dir, saying(TEXT)) as site:
+        store = site.lab.store
         unstored, kept = await ask(site, "secret", store=False), await ask(site, "not secret")
         again = [{"role": "user", "content": "secret"}, {"role": "assistant", "content": TEXT}]
         on = await ask(site, [*again, {"role": "user", "content": "more"}], store=False)
         assert on.usage.input_tokens_details.cached_tokens > len(TEXT), "until then it can be gone on with"
-    monkeypatch.setattr(service, "UNSTORED_S", 0.0)
-    async with site_of(data_dir, saying(TEXT), prefix="later") as site:
-        store, ids = site.lab.store, [ResponseId(one.id) for one in (unstored, on)]
         assert await store.prune() == 0
-        last = await ask(site, [*again, {"role": "user", "content": "more"}], store=False)
-        assert await until_pruned(site) == 1
-        for one in (*ids, ResponseId(last.id)):
-            assert (await site.lab.record(one)).cost.total_nano > 0
-            assert await store.pieces_after(one, 0) == []
+        assert await store.prune(0.0) == 1
+        for one in (unstored, on):
+            assert (await site.lab.record(ResponseId(one.id))).cost.total_nano > 0
+            assert await store.pieces_after(ResponseId(one.id), 0) == []
         assert (await site.ai.responses.retrieve(kept.id)).output_text == TEXT
-
-
-async def until_pruned(site: Site) -> int:
-    while not (gone := await site.lab.store.prune()):  # noqa: ASYNC110 - a row in a file has no event
-        await asyncio.sleep(0.01)
-    return gone
+        assert await store.prune(0.0) == 0
 
 
 async def test_a_key_gives_the_same_response(site: Site) -> None:
