@@ -44,9 +44,9 @@ def compile_check(tmp_path: Path, *options: str, timeout: int) -> list[dict[str,
     return found
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(310)
 def test_what_matters_most_compiles_for_every_target(tmp_path: Path) -> None:
-    found = compile_check(tmp_path, "--only", EXTENDS, "--only", DECODES, timeout=110)
+    found = compile_check(tmp_path, "--only", EXTENDS, "--only", DECODES, timeout=300)
     matrix = {(row["target"], row["name"]): set(row["report"]["matrix"]) for row in found}
     assert len(matrix) == 8
     assert matrix["sm_80", f"{EXTENDS}: attend"] == {"HMMA"}
@@ -55,10 +55,10 @@ def test_what_matters_most_compiles_for_every_target(tmp_path: Path) -> None:
     assert all(name.startswith("v_mfma") for name in matrix["gfx942", f"{EXTENDS}: attend"])
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(310)
 def test_one_target_has_every_kernel(tmp_path: Path) -> None:
     found = compile_check(
-        tmp_path, "--target", "sm_90", "--only", "smollm2-135m bf16", "--only", "kv int8 pages", timeout=85
+        tmp_path, "--target", "sm_90", "--only", "smollm2-135m bf16", "--only", "kv int8 pages", timeout=300
     )
     kernels = {row["name"].split(": ")[1] for row in found}
     assert kernels == {"attend", "copy_slots", "merge", "rms_norm", "rope_store", "sample"}

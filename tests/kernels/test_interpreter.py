@@ -9,7 +9,7 @@ import pytest
 
 FOLDER = Path(__file__).parent / "triton"
 FILES = sorted(path.name for path in FOLDER.glob("test_*.py"))
-TIMEOUT_S = 300
+TIMEOUT_S = 900
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider")
 
 
@@ -21,7 +21,7 @@ def interpret(name: str, *options: str) -> None:
         cwd=FOLDER.parents[2],
         capture_output=True,
         text=True,
-        timeout=30 * TIMEOUT_S if options else TIMEOUT_S,
+        timeout=10 * TIMEOUT_S if options else TIMEOUT_S,
     )
     assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-2_000:]
 
@@ -33,7 +33,7 @@ def test_under_the_interpreter(name: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(31 * TIMEOUT_S)
+@pytest.mark.timeout(11 * TIMEOUT_S)
 @pytest.mark.parametrize("name", FILES)
 def test_under_the_interpreter_in_full(name: str) -> None:
     interpret(name, "-m", "full or not full")
