@@ -95,9 +95,10 @@ def serve(
 ) -> int:
     """Measure a running server: conversations over its WebSocket, as the page holds them.
 
-    What the load leaves on the server is deleted in the end. With --against another server gets the very same
-    load in turn; then chatd is driven over the OpenAI endpoint too, unless --websocket is given. The key of a
-    peer that wants one is taken from CHATD_PEER_KEY. Settings such as --weights are for --start.
+    Its conversations are deleted in the end, with their KV. With --against another server gets the very same
+    load in turn; then chatd is driven over the OpenAI endpoint too, unless --websocket is given, and keeps such
+    histories as ever: hidden, for a week. Keys are taken from CHATD_KEY, and for the peer from CHATD_PEER_KEY.
+    Settings such as --weights are for --start.
     """
     load = load_from(options)
     _refuse_mixed(start=start, url=url, against=against, against_model=against_model, options=options)
@@ -299,7 +300,11 @@ def _show_pairs(
 ) -> None:
     say(console, "peer", f"{peer.model} at {peer.url} over {peer.wire}")
     count = len(outcome.pairs)
-    say(console, "pairs", f"{count}, the peer first, the same words for both; ratio is chatd / peer")
+    say(
+        console,
+        "pairs",
+        f"{count}, the peer first, the same words for both; ratio: chatd / peer, median of the pairs",
+    )
     console.print()
     if outcome.interrupted:
         console.print("Interrupted: whole pairs count.\n", style="yellow")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from chatd import __version__
-from chatd.cli.connect import ServerRefused, get_json, is_local
+from chatd.cli.connect import KEY_VARIABLE, ServerRefused, get_json, is_local
 from chatd.data_dir import ServerAddress
-from chatd.errors import NotFound
+from chatd.errors import NotFound, SetupError
 
 PROC = Path("/proc")
 
@@ -57,22 +57,23 @@ def memory_of(pid: int, proc: Path = PROC) -> Memory | None:
 
 
 def server_facts(server: ServerAddress) -> dict[str, Any]:
-    """What the server says of itself. ``model`` has less where our key does not open its status."""
+    """What the server says of itself: only the model's name where our key does not open its status."""
     try:
         status = get_json(server, "/api/v1/status")
         known = {"version": status["version"], "model": status["model"]}
     except (ServerRefused, NotFound):
-        known = {"version": None, "model": {"name": model_names(server)[0]}}
+        known = {"version": None, "model": {"name": _first_model(server)}}
     return {"url": server.url, "pid": server.pid or None, **known}
 
 
-def model_names(server: ServerAddress) -> list[str]:
-    """Of any server with OpenAI's ``/v1/models``; never empty. Raises `NotFound` and `ServerRefused`."""
-    found = get_json(server, "/v1/models")
-    names = [one["id"] for one in found.get("data", ())] if isinstance(found, dict) else []
-    if not names:
-        raise NotFound(f"The server at {server.url} names no model.")
-    return names
+def _first_model(server: ServerAddress) -> str:
+    """What any key may know. `SetupError` if there is none."""
+    try:
+        return str(get_json(server, "/v1/models")["data"][0]["id"])
+    except ServerRefused as error:
+        raise SetupError(
+            f"The server at {server.url} lets nobody in: {error.message} It is taken from {KEY_VARIABLE}."
+        ) from None
 
 
 def memory_facts(server: ServerAddress, model: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """A tiny OpenAI-compatible server that streams what its test wants, and says what it was asked."""
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -18,13 +17,12 @@ from tests.support.openai_site import serving
 
 @dataclass
 class Peer:
-    """A word is a token. It ``dislikes`` a field of bodies, stops after ``most`` tokens, pauses before each.
+    """A word is a token. It ``dislikes`` a field of bodies, stops after ``most`` tokens.
     What it has cached it says in OpenAI's way (``cached``) or in llama.cpp's (``timings``)."""
 
     dislikes: str = ""
     usage: bool = True
     most: int = 1 << 30
-    pause_s: float = 0.0
     cached: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, Any] = field(default_factory=dict)
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -45,7 +43,6 @@ class Peer:
         yield event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
         count = min(self.most, body["max_tokens"])
         for _ in range(count):
-            await asyncio.sleep(self.pause_s)
             yield event({"choices": [{"delta": {"content": " word"}}]})
         if self.usage:
             prompt = 3 + sum(len(message["content"].split()) for message in body["messages"])

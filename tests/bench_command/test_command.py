@@ -23,7 +23,7 @@ from chatd.bench.sockets import Place, ask_json
 from chatd.bench.trial import ClosingTarget, measure
 from chatd.bench.words import Wording
 from chatd.cli.bench import show_serve
-from chatd.cli.bench_facts import memory_of
+from chatd.cli.bench_facts import memory_of, server_facts
 from chatd.cli.bench_screen import BenchScreen
 from chatd.cli.bench_serve import Outcome, Side, as_json, bench, own_side, peer_side
 from chatd.cli.bench_start import flags_of, temporary_server
@@ -33,6 +33,7 @@ from chatd.server.backend import ServiceSettings
 from tests.bench_command.peers import peer_of
 from tests.cli.commands import Run, run
 from tests.cli.terminals import Terminal
+from tests.support.accounts import caller
 from tests.support.chat_lab import until
 from tests.support.engines import ChecksumRunner
 from tests.support.live_server import live_lab
@@ -163,8 +164,8 @@ async def measured(own: Side, peer: Side | None, load: Load = LOAD, pairs: int =
 
 
 async def test_a_peer_gets_the_same_load_in_turn_and_is_compared(data_dir: Path) -> None:
-    async with live_lab(data_dir, lab={}) as (server, _), peer_of(pause_s=0.02) as slow:
-        own, peer = await sides(server.url, slow.url + "/v1/")
+    async with live_lab(data_dir, lab={}) as (server, _), peer_of() as other:
+        own, peer = await sides(server.url, other.url + "/v1/")
         outcome = await measured(own, peer)
         found = json.loads(json.dumps(as_json(LOAD, own, peer, outcome)))
     console = Console(file=io.StringIO(), width=80, highlight=False)
@@ -174,14 +175,14 @@ async def test_a_peer_gets_the_same_load_in_turn_and_is_compared(data_dir: Path)
     assert "over OpenAI /v1/chat/completions" in said
     assert "peer tiny at http://127.0.0.1:" in said
     assert "pairs 2, the peer first" in said
-    assert "chatd 2/2" in said
+    assert "E2E p50" in said
     assert found["wire"] == "OpenAI /v1/chat/completions"
     assert (found["pairs"], found["peer"]["model"]) == (2, "tiny")
-    assert found["ratios"]["e2e_p50"]["better"] == "own"
+    assert found["ratios"]["e2e_p50"]["pairs"] == 2
     assert [one["output_tokens"] for side in ("peer", "chatd") for one in found["runs"][side]] == [30] * 4
     prompts = [[one["origins"]["prompt"] for one in found["runs"][side]] for side in ("peer", "chatd")]
     assert prompts[1][0] != prompts[1][1], "each pair has words of its own"
-    texts = [body["messages"][0]["content"] for body in slow.asked]
+    texts = [body["messages"][0]["content"] for body in other.asked]
     assert len(set(texts)) == 2 + 1 + 2, "probes, the warm-up, and two pairs"
 
 
@@ -220,6 +221,22 @@ async def test_a_peer_that_cannot_take_the_load_is_told_of_at_once(
         own, peer = await sides(server.url, other.url)
         with pytest.raises(SetupError, match=words):
             await measured(own, peer)
+
+
+async def test_a_key_may_load_its_server_and_who_has_none_is_told_where_it_goes(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CHATD_KEY", raising=False)
+    async with live_lab(data_dir, lab={}) as (server, _):
+        ann = await caller(server, "ann")
+        with pytest.raises(SetupError, match=r"lets nobody in: .*taken from CHATD_KEY"):
+            await asyncio.to_thread(server_facts, at(server.url))
+        monkeypatch.setenv("CHATD_KEY", ann.secret)
+        about = await asyncio.to_thread(server_facts, at(server.url))
+        own, _ = await sides(server.url, None)
+        outcome = await measured(own, None)
+    assert about["model"] == {"name": "toy"}
+    assert outcome.own[0][1].answered == 6
 
 
 async def test_answers_that_end_early_are_counted(data_dir: Path) -> None:
