@@ -90,11 +90,17 @@ def test_without_a_connection_formulas_and_code_stay_readable(
         expect(chat.answer_text.locator("code")).to_contain_text("return 2 * x")
 
 
-def test_tasks_deletions_and_elements(data_dir: Path, built_page: Path, open_page: OpenPage) -> None:
+def test_tasks_deletions_elements_and_labels(data_dir: Path, built_page: Path, open_page: OpenPage) -> None:
     text = "- [x] done ~~gone~~\n- [ ] open\n\nH<sub>2</sub>O &amp; <kbd>Esc</kbd><br>next <b onclick=x>b</b>"
+    text += "\n\nA title\n===\n\nSee [the docs][D], not [this][one].\n\n    indented()\n\n[d]: https://docs.example/x"
     with PageServer(data_dir, replying(lambda _: text)) as server:
         chat = open_page(server.url)
         chat.ask("all of it")
+        expect(chat.answer_text.get_by_role("heading", name="A title")).to_have_attribute("data-level", "1")
+        expect(chat.answer_text.locator("a")).to_have_text(["the docs (docs.example)"])
+        expect(chat.answer_text.get_by_text("not [this][one].")).to_be_visible()
+        expect(chat.answer_text.locator("pre")).to_have_text("indented()")
+        expect(chat.answer_text).not_to_contain_text("https://docs.example")
         expect(chat.answer_text.get_by_role("img", name="Done")).to_have_count(1)
         expect(chat.answer_text.get_by_role("img", name="To do")).to_have_count(1)
         expect(chat.answer_text.locator("del")).to_have_text("gone")
