@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 ASYNC_TIMEOUT_S = 20
 PROCESSES = {Path(__file__).parent / folder for folder in ("cli", "e2e")}
-"""Folders whose tests start processes, each with some seconds of imports: they have the time of any other test."""
+"""Folders whose tests start processes, each with seconds of imports: their time is any other test's."""
 BLOCKED_CPU_S = 0.5
 """CPU time one callback of the loop may take: wall time would also count what other processes take."""
 
