@@ -96,9 +96,9 @@ def serve(
     """Measure a running server: conversations over its WebSocket, as the page holds them.
 
     Its conversations are deleted in the end, with their KV. With --against another server gets the very same
-    load in turn; then chatd is driven over the OpenAI endpoint too, unless --websocket is given, and keeps such
-    histories as ever: hidden, for a week. Keys are taken from CHATD_KEY, and for the peer from CHATD_PEER_KEY.
-    Settings such as --weights are for --start.
+    load in turn; then chatd is driven over the OpenAI endpoint too, unless --websocket is given, and keeps
+    such histories as ever: hidden, for a week. Keys are taken from CHATD_KEY, and for the peer from
+    CHATD_PEER_KEY. Settings such as --weights are for --start.
     """
     load = load_from(options)
     _refuse_mixed(start=start, url=url, against=against, against_model=against_model, options=options)
