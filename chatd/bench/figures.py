@@ -26,6 +26,7 @@ class Spread:
     mean: float
     p50: float
     p90: float
+    p95: float
     p99: float
     most: float
 
@@ -42,8 +43,8 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     ordered = sorted(value for value in values if value is not None)
     if not ordered:
         return None
-    p50, p90, p99 = (percentile(ordered, percent) for percent in (50, 90, 99))
-    return Spread(len(ordered), fmean(ordered), p50, p90, p99, ordered[-1])
+    p50, p90, p95, p99 = (percentile(ordered, percent) for percent in (50, 90, 95, 99))
+    return Spread(len(ordered), fmean(ordered), p50, p90, p95, p99, ordered[-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,10 @@ def _p50(spread: Spread | None) -> float | None:
     return None if spread is None else spread.p50
 
 
+def _p95(spread: Spread | None) -> float | None:
+    return None if spread is None else spread.p95
+
+
 def _p99(spread: Spread | None) -> float | None:
     return None if spread is None else spread.p99
 
@@ -28,6 +32,7 @@ def _p99(spread: Spread | None) -> float | None:
 MEASURES = (
     Measure("ttft_first_p50", "TTFT first turn p50", lambda f: _p50(f.ttft_first), True),
     Measure("ttft_later_p50", "TTFT later turns p50", lambda f: _p50(f.ttft_later), True),
+    Measure("ttft_later_p95", "TTFT later turns p95", lambda f: _p95(f.ttft_later), True),
     Measure("ttft_later_p99", "TTFT later turns p99", lambda f: _p99(f.ttft_later), True),
     Measure("tpot_p50", "TPOT p50", lambda f: _p50(f.tpot), True),
     Measure("tpot_p99", "TPOT p99", lambda f: _p99(f.tpot), True),

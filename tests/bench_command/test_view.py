@@ -140,7 +140,9 @@ def test_both_sides_errors_are_told() -> None:
 
 def test_the_engines_parts() -> None:
     console = Console(file=io.StringIO(), width=80, highlight=False)
-    print_decoded([DecodeFigures(16, 500, 40, Spread(40, 0.03, 0.028, 0.033, 0.09, 0.1), 495.0)], console)
+    print_decoded(
+        [DecodeFigures(16, 500, 40, Spread(40, 0.03, 0.028, 0.033, 0.05, 0.09, 0.1), 495.0)], console
+    )
     print_prefilled([PrefillFigures(2000, 3, 1.25, 1.0)], console)
     text = " ".join(read(console).split())
     assert "16 28.0 ms 33.0 ms 90.0 ms 495 30.9" in text
