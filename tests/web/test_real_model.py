@@ -68,6 +68,6 @@ def test_a_server_killed_in_mid_stream_loses_nothing_that_was_shown(
     expect(chat.trouble).to_have_count(0)
     chat.send_button.click()
     expect(chat.questions).to_have_count(2)
-    expect(chat.answer).to_have_attribute("data-state", "streaming")
+    expect(chat.answer).to_have_attribute("data-state", "streaming", timeout=60_000)  # it reads all again
     chat.stop_button.click()
     chat.wait_ended("cancelled")
