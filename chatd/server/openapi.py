@@ -128,14 +128,16 @@ def _good(operation: Operation, schemas: Mapping[Any, Schema]) -> Schema:
     elif operation.media != JSON:
         content[operation.media] = {"schema": {"type": "string"}}
     if operation.events is not None:
-        content["text/event-stream"] = {"schema": _event(schemas[operation.events])}
+        content["text/event-stream"] = {"schema": _event(schemas[operation.events], operation.done)}
     described: Schema = {"description": "As asked."} | ({"content": content} if content else {})
     return dict.fromkeys(operation.statuses, described)
 
 
-def _event(schema: Schema) -> Schema:
-    """Of one server-sent event, whose data is JSON."""
-    data = {"type": "string", "contentMediaType": JSON, "contentSchema": schema}
+def _event(schema: Schema, done: bool) -> Schema:
+    """Of one server-sent event, whose data is JSON or, if there is such an end, ``[DONE]``."""
+    data: Schema = {"type": "string", "contentMediaType": JSON, "contentSchema": schema}
+    if done:
+        data = {"anyOf": [{"const": "[DONE]"}, data]}
     properties = {"event": {"type": "string"}, "data": data}
     return {"type": "object", "properties": properties, "required": ["data"]}
 

@@ -43,11 +43,15 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Types of the body, of the answer in ``media``, and of the events of a stream."""
+    """Types of the body, of the answer in ``media``, and of the events of a stream.
+
+    ``done``: the stream's last event is ``[DONE]``.
+    """
 
     takes: Any = None
     gives: Any = None
     events: Any = None
+    done: bool = False
     media: str = "application/json"
     statuses: tuple[str, ...] = ("200",)
     errors: Errors = field(default_factory=lambda: NEEDS_MODEL)
@@ -277,7 +281,7 @@ TABLE: Mapping[Callable[..., Any], Operation] = {
     admin_api.unpin: Operation(statuses=("204",)),
     admin_api.verify: Operation(media="application/x-ndjson"),
     openai_api.chat_completions: Operation(
-        takes=chat.ChatRequest, gives=chat.Completion, events=chat.Chunk, errors=ANSWERS
+        takes=chat.ChatRequest, gives=chat.Completion, events=chat.Chunk, done=True, errors=ANSWERS
     ),
     openai_api.count_chat_tokens: Operation(takes=chat.ChatRequest, gives=chat.InputTokens),
     openai_api.list_models: Operation(gives=chat.ModelList),
@@ -286,6 +290,7 @@ TABLE: Mapping[Callable[..., Any], Operation] = {
         takes=completions.CompletionRequest,
         gives=completions.TextCompletion,
         events=completions.TextCompletion,
+        done=True,
         errors=ANSWERS,
     ),
     openai_responses.create: Operation(

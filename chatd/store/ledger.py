@@ -21,6 +21,7 @@ from dataclasses import dataclass, fields
 from sqlalchemy import ColumnElement, Connection, Integer, bindparam, func, select, update
 
 from chatd.ids import ConversationId, MessageId, Namespace, ResponseId
+from chatd.store import open_cache
 from chatd.store.answers import Answer, complete_answers
 from chatd.store.connect import driver_of
 from chatd.store.errors import LedgerViolation
@@ -240,6 +241,10 @@ class OpenRows:
     def touched(self) -> Sequence[OpenRow]:
         return tuple(self._touched.values())
 
+    def after_batch(self) -> "OpenRows":
+        """Those that are still open."""
+        return OpenRows(row for row in self._rows.values() if row.ended is None)
+
 
 def load_open(conn: Connection, which: ColumnElement[bool]) -> OpenRows:
     """The rows among ``which`` that are open."""
@@ -248,13 +253,16 @@ def load_open(conn: Connection, which: ColumnElement[bool]) -> OpenRows:
 
 def flush(conn: Connection, batch: FlushBatch, *, now: int, hidden_ttl: int) -> None:
     """Stores a batch, all of it or, with a `LedgerViolation`, nothing."""
-    rows = OpenRows(OpenRow(*row) for row in driver_of(conn).execute(_OPEN_IN_RUN, (batch.run_id,)))
+    rows = open_cache.take(conn, batch.run_id)
+    if not isinstance(rows, OpenRows):
+        rows = OpenRows(OpenRow(*row) for row in driver_of(conn).execute(_OPEN_IN_RUN, (batch.run_id,)))
     _apply(rows, batch)
     _admit(conn, rows, batch.admitted)
     _insert_pieces(conn, rows, batch.pieces)
     store_rows(conn, rows.touched, hidden_ttl=hidden_ttl)
     _deliver_late(conn, rows, batch)
     _store_counters(conn, batch, now)
+    open_cache.keep(conn, batch.run_id, rows.after_batch())
 
 
 def _deliver_late(conn: Connection, rows: OpenRows, batch: FlushBatch) -> None:
