@@ -1,11 +1,13 @@
 """``chatd serve``: from settings to a running server, and to its orderly end."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
 import click
 
+from chatd.cli.cores import wait_briefly
 from chatd.cli.options import common_options, setting_options, settings_from
 from chatd.config import settings_table
 from chatd.logs import configure_logs
@@ -23,6 +25,7 @@ def serve(config_file: Path | None, as_json: bool, **flags: object) -> int:
     """
     settings = settings_from(flags, config_file)
     configure_logs(as_json=as_json or not sys.stderr.isatty(), level=settings.log_level)
+    wait_briefly(os.environ)
     # torch takes a second to import: the other commands, and wrong settings, do without it.
     from chatd.cli.loading import check
     from chatd.cli.running import run

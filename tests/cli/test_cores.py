@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.cli.cores import compute_threads, physical_cores, quota_cores
+from chatd.cli.cores import compute_threads, physical_cores, quota_cores, wait_briefly
 
 
 def test_hyperthreads_of_one_core_count_once(tmp_path: Path) -> None:
@@ -35,3 +35,13 @@ def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compute_threads() == 3
     monkeypatch.setenv("OMP_NUM_THREADS", "")
     assert compute_threads() >= 1
+
+
+def test_how_threads_wait_is_the_users_to_say() -> None:
+    plain: dict[str, str] = {}
+    wait_briefly(plain)
+    assert list(plain) == ["GOMP_SPINCOUNT"]
+    for said in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}):
+        kept = dict(said)
+        wait_briefly(kept)
+        assert kept == said
