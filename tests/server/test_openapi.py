@@ -43,6 +43,16 @@ async def test_it_is_served_while_the_model_loads(data_dir: Path) -> None:
     schemathesis.openapi.from_dict(found).validate()
 
 
+async def test_a_stream_that_ends_with_a_word_says_so(routes: Any) -> None:
+    paths = document(routes, "1")["paths"]
+    ends = {}
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
+        content = paths[path]["post"]["responses"]["200"]["content"]
+        data = content["text/event-stream"]["schema"]["properties"]["data"]
+        ends[path] = {"const": "[DONE]"} in data.get("anyOf", ())
+    assert list(ends.values()) == [True, True, False]
+
+
 async def test_every_route_is_described_and_nothing_else(routes: Any) -> None:
     found = document(routes, "1")
     served = {(path, m.lower()) for path, r in api_routes(routes) for m in (r.methods or ()) if m != "HEAD"}
