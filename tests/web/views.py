@@ -403,7 +403,7 @@ def cache(visit: Visit) -> None:
 def cache_below(visit: Visit) -> None:
     cache(visit)
     visit.page.locator("[data-chat] .icon-button").first.click()
-    expect(visit.page.locator(".pins li")).to_be_visible()
+    expect(visit.page.locator(".pins li").first).to_be_visible()
     visit.page.locator(".head .button").click()
     visit.page.locator(".pins").scroll_into_view_if_needed()
 
