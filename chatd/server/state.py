@@ -17,6 +17,7 @@ from chatd.engine.messages import EngineCounters, EngineState
 from chatd.engine.stream import TokenStream
 from chatd.errors import Draining, NotReady
 from chatd.ids import ConversationId, Namespace, ResponseId
+from chatd.server.backend import Formats
 from chatd.server.cache_service import CacheService
 from chatd.server.commands import CreateCommand, Started
 from chatd.server.estimates import Estimated
@@ -50,6 +51,12 @@ class ModelInfo(Protocol):
     def context_length(self) -> int: ...
     @property
     def temperature(self) -> float: ...
+    @property
+    def formats(self) -> Formats: ...
+    @property
+    def kv_bytes(self) -> int: ...
+    @property
+    def cache_on(self) -> bool: ...
 
 
 class Service(Protocol):
