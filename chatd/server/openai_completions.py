@@ -46,7 +46,7 @@ ACCEPTED: Mapping[str, tuple[object, ...]] = {
 } | {"logprobs": (False, 0)}
 
 
-class CompletionRequest(Struct, frozen=True):
+class CompletionRequest(wire.Sampling, frozen=True, kw_only=True):
     """A request body. Values of parameters are looked at by `chatd.server.params`."""
 
     prompt: str | list[Any]
@@ -55,18 +55,6 @@ class CompletionRequest(Struct, frozen=True):
     stream: bool | None = None
     stream_options: wire.StreamOptions | None = None
     max_tokens: Any = None
-    temperature: Any = None
-    top_p: Any = None
-    top_k: Any = None
-    min_p: Any = None
-    seed: Any = None
-    stop: Any = None
-    presence_penalty: Any = None
-    frequency_penalty: Any = None
-    repetition_penalty: Any = None
-    logit_bias: Any = None
-    ignore_eos: Any = None
-    truncation: Any = None
     return_progress: bool | None = None
 
     @property

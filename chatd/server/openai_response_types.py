@@ -67,7 +67,7 @@ class ConversationRef(Struct, frozen=True):
     id: str
 
 
-class ResponseRequest(Struct, frozen=True):
+class ResponseRequest(chat.Sampling, frozen=True, kw_only=True):
     """A request body. Values of parameters are looked at by `chatd.server.params`."""
 
     input: str | list[InputItem]
@@ -80,18 +80,6 @@ class ResponseRequest(Struct, frozen=True):
     background: bool | None = None
     metadata: dict[str, str] | None = None
     max_output_tokens: Any = None
-    temperature: Any = None
-    top_p: Any = None
-    truncation: Any = None
-    top_k: Any = None
-    min_p: Any = None
-    seed: Any = None
-    stop: Any = None
-    presence_penalty: Any = None
-    frequency_penalty: Any = None
-    repetition_penalty: Any = None
-    logit_bias: Any = None
-    ignore_eos: Any = None
 
     @property
     def conversation_id(self) -> str | None:

@@ -93,15 +93,9 @@ class StreamOptions(Struct, frozen=True):
     include_usage: bool | None = None
 
 
-class ChatRequest(Struct, frozen=True):
-    """A request body. Values of parameters are looked at by `chatd.server.params`."""
+class Sampling(Struct, frozen=True, kw_only=True):
+    """What every request of OpenAI's may say on how an answer is drawn, and where it ends."""
 
-    messages: list[Message]
-    model: Any = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_completion_tokens: Any = None
-    max_tokens: Any = None
     temperature: Any = None
     top_p: Any = None
     top_k: Any = None
@@ -114,6 +108,17 @@ class ChatRequest(Struct, frozen=True):
     logit_bias: Any = None
     ignore_eos: Any = None
     truncation: Any = None
+
+
+class ChatRequest(Sampling, frozen=True, kw_only=True):
+    """A request body. Values of parameters are looked at by `chatd.server.params`."""
+
+    messages: list[Message]
+    model: Any = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_completion_tokens: Any = None
+    max_tokens: Any = None
     return_progress: bool | None = None
 
     @property
