@@ -207,7 +207,7 @@ def page_url(listener: socket.socket, settings: ServerSettings) -> str:
     return f"{scheme}://{host}:{listener.getsockname()[1]}"
 
 
-def _ending_signals() -> list[signal.Signals]:
+def ending_signals() -> list[signal.Signals]:
     """A closed terminal ends a server as gently as the others, unless it was told to outlive it (nohup)."""
     signals = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -255,7 +255,7 @@ class ChatdServer(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {sig: signal.signal(sig, self.handle_exit) for sig in _ending_signals()}
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in ending_signals()}
         try:
             yield
         finally:

@@ -22,7 +22,7 @@ from chatd.engine.messages import FinishReason
 from chatd.errors import SetupError
 from chatd.ids import ResponseId, Rid
 from chatd.server import protocol as wire
-from chatd.server.app import bind, create_app, page_url, server_config
+from chatd.server.app import bind, create_app, ending_signals, page_url, server_config
 from chatd.server.state import ServerSettings
 from chatd.server.transport import SocketProtocol
 from chatd.store.prices import PriceBook
@@ -345,3 +345,12 @@ async def test_an_upgrade_elsewhere_is_refused(data_dir: Path) -> None:
                 async with connect(f"ws://127.0.0.1:{server.port}{path}", proxy=None):
                     pass
             assert refused.value.response.status_code in (403, 404)
+
+
+@pytest.mark.parametrize("kept", [signal.SIG_DFL, signal.SIG_IGN])
+def test_a_closed_terminal_ends_a_server_that_was_not_told_to_outlive_it(kept: signal.Handlers) -> None:
+    before = signal.signal(signal.SIGHUP, kept)
+    try:
+        assert (signal.SIGHUP in ending_signals()) is (kept is signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGHUP, before)
