@@ -62,15 +62,6 @@ def make_engine(
     return engine
 
 
-COMMITS = "commits"
-
-
-def commits_of(connection: Connection) -> int:
-    """Transactions that the writer has committed on ``connection``, which is its."""
-    count: int = connection.info.get(COMMITS, 0)
-    return count
-
-
 def driver_of(connection: Connection) -> sqlite3.Connection:
     """What ``connection`` is made of."""
     driver = connection.connection.driver_connection

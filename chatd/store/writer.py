@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from chatd.store.connect import COMMITS, commits_of, driver_of
+from chatd.store import open_cache
+from chatd.store.connect import driver_of
 from chatd.store.errors import StoreFailure
 from chatd.store.log_keeper import LogKeeper
 
@@ -158,8 +159,8 @@ def _transaction(connection: Connection) -> Iterator[None]:
             connection.commit()
         else:
             driver.commit()
-        connection.info[COMMITS] = commits_of(connection) + 1
     except BaseException:
+        open_cache.forget(connection)
         connection.rollback()
         driver.rollback()
         raise

@@ -11,12 +11,13 @@ from sqlalchemy import Connection
 from chatd.errors import Conflict
 from chatd.ids import ResponseId
 from chatd.store import ledger, open_cache
-from chatd.store.errors import LedgerViolation
+from chatd.store.errors import LedgerViolation, StoreFailure
 from chatd.store.records import FlushBatch, RunId
-from chatd.store.schema import responses
+from chatd.store.schema import pieces, responses
 from tests.store.scribe import NS, Scribe, asked, opened, said
 
 TAKE = open_cache.take
+ORPHAN = {"response_seq": 999, "from_seq": 1, "seq": 1, "text": "", "token_ids": b"", "piece_ends": bytes(4)}
 
 
 def refused(conn: Connection) -> None:
@@ -82,3 +83,27 @@ async def test_what_is_kept_is_what_is_stored(data_dir: Path, monkeypatch: pytes
                     await store.flush(batch)
         assert (await store.verify()).ok
     assert min(seen.values()) > 20, seen
+
+
+async def test_nothing_is_kept_of_a_flush_whose_commit_failed(data_dir: Path) -> None:
+    """A full disk shows at the commit, when all jobs have returned: the flush comes again, and finds what is
+    stored, although nothing was written in between."""
+    async with opened(data_dir) as store:
+        scribe = await Scribe.begin(store)
+        rid = ResponseId("r")
+        await scribe.ask(asked(rid, *said(("user", "Hi"))))
+        scribe.admit(rid)
+        await store.flush(scribe.batch())
+        scribe.say(rid, "Hello")
+        batch = scribe.batch()
+
+        def fails_at_commit(conn: Connection) -> None:
+            conn.exec_driver_sql("PRAGMA defer_foreign_keys = ON")
+            conn.execute(pieces.insert(), [ORPHAN])
+            ledger.flush(conn, batch, now=1, hidden_ttl=1)
+
+        with pytest.raises(StoreFailure, match="FOREIGN KEY"):
+            await store._write(fails_at_commit)
+        await store._write(lambda conn: None)
+        await store.flush(batch)
+        assert [piece.text for piece in await store.pieces_after(rid, 0)] == ["Hello"]
