@@ -4,30 +4,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Table, and_, select, true
 
-from chatd.store.rollups import DAY_US
+from chatd.store.rollups import DAY_US, OF_TURN
 from chatd.store.schema import responses
 from chatd.store.usage import Scope
 
 ENDED = responses.c.status != "open"
 ASKED_DAY = responses.c.opened_at // DAY_US
-
-
-_OF_OPEN = (
-    "conversation_id",
-    "branch_id",
-    "namespace",
-    "key_id",
-    "model",
-    "price_version",
-    "opened_at",
-    "prompt_tokens",
-    "gpu_hit",
-    "disk_hit",
-    "computed",
-    "output_tokens",
-    "preemptions",
-    "recomputed",
-)
 
 
 def in_rollup(scope: Scope, table: Table) -> ColumnElement[bool]:
@@ -56,6 +38,6 @@ def _same(scope: Scope, table: Table) -> list[ColumnElement[bool]]:
 
 def open_rows(conn: Connection, scope: Scope) -> list[Row[Any]]:
     """The turns that have not ended, each with the ``day`` on which it was asked."""
-    columns = [responses.c[name] for name in _OF_OPEN]
+    columns = [responses.c[name] for name in (*OF_TURN, "preemptions", "recomputed")]
     query = select(*columns, ASKED_DAY.label("day")).where(~ENDED, in_ledger(scope))
     return list(conn.execute(query))

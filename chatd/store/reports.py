@@ -27,8 +27,7 @@ from chatd.store.report_pages import (
     page_of_sessions,
 )
 from chatd.store.report_scope import ASKED_DAY, ENDED, in_ledger, in_rollup, open_rows
-from chatd.store.rollups import PACE
-from chatd.store.schema import responses, usage_branches, usage_days, usage_sessions
+from chatd.store.schema import PACE, responses, usage_branches, usage_days, usage_sessions
 from chatd.store.usage import Asked, By, Scope, UsageReport, UsageRow
 from chatd.store.usage_sums import Sums
 

@@ -19,31 +19,18 @@ from sqlalchemy import Connection, Row, Table, bindparam, delete, func, select
 from sqlalchemy.dialects.sqlite import insert
 
 from chatd.store.latencies import Kind, add_counts, key_of, pack, unpack
-from chatd.store.schema import responses, usage_branches, usage_days, usage_sessions
+from chatd.store.schema import PACE, SUMS, responses, usage_branches, usage_days, usage_sessions
 
 DAY_US = 86_400_000_000
 """Microseconds of a day."""
 
-SUMS = (
-    "turns",
-    "prompt_tokens",
-    "gpu_hit",
-    "disk_hit",
-    "computed",
-    "output_tokens",
-    "preemptions",
-    "recomputed",
-    "cost_nano",
-    "without_cache_nano",
-)
-PACE = ("timed", "timed_tokens", "timed_us", "timed_product", "timed_squares")
-"""Over turns with a first token: how many, their computed prompt tokens x, their TTFT y in microseconds,
-x * y and x * x. From these comes what a computed token takes, by least squares: whatever else is in a TTFT
-does not depend on x.
-"""
-
 DAY_KEY = ("day", "namespace", "key_id", "model", "price_version")
 BRANCH_KEY = ("conversation_id", "branch_id", *DAY_KEY)
+OF_TURN = (
+    *("conversation_id", "branch_id", "namespace", "key_id", "model", "price_version", "opened_at"),
+    *("prompt_tokens", "gpu_hit", "disk_hit", "computed", "output_tokens"),
+)
+"""Columns of a response that count, whether it has ended or not."""
 REBUILD_STEP = 5_000
 
 

@@ -213,7 +213,7 @@ logins = Table(
 )
 
 _KEY = ("namespace", "key_id", "model", "price_version")
-_SUMS = (
+COUNTS = (
     "turns",
     "prompt_tokens",
     "gpu_hit",
@@ -222,21 +222,21 @@ _SUMS = (
     "output_tokens",
     "preemptions",
     "recomputed",
-    "cost_nano",
-    "without_cache_nano",
 )
+SUMS = (*COUNTS, "cost_nano", "without_cache_nano")
+PACE = ("timed", "timed_tokens", "timed_us", "timed_product", "timed_squares")
+"""Over turns with a first token: how many, their computed prompt tokens x, their TTFT y in microseconds,
+x * y and x * x. From these comes what a computed token takes, by least squares: whatever else is in a TTFT
+does not depend on x.
+"""
 
 usage_days = Table(
     "usage_days",
     metadata,
     _int("day"),
     *(_text(name) for name in _KEY),
-    *(_int(name) for name in _SUMS),
-    _int("timed"),
-    _int("timed_tokens"),
-    _int("timed_us"),
-    _int("timed_product"),
-    _int("timed_squares"),
+    *(_int(name) for name in SUMS),
+    *(_int(name) for name in PACE),
     _blob("latencies"),
 )
 
@@ -247,7 +247,7 @@ usage_branches = Table(
     _text("branch_id"),
     _int("day"),
     *(_text(name) for name in _KEY),
-    *(_int(name) for name in _SUMS),
+    *(_int(name) for name in SUMS),
     _int("first_at"),
     _int("last_at"),
     _blob("latencies"),

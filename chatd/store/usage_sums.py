@@ -6,18 +6,8 @@ from typing import Any
 
 from chatd.store.latencies import Kind, add_up, percentile
 from chatd.store.prices import PriceBook
+from chatd.store.schema import COUNTS
 from chatd.store.usage import UsageRow
-
-COUNTS = (
-    "turns",
-    "prompt_tokens",
-    "gpu_hit",
-    "disk_hit",
-    "computed",
-    "output_tokens",
-    "preemptions",
-    "recomputed",
-)
 
 MsPerToken = Mapping[str, float]
 """By model: what a computed prompt token takes."""

@@ -16,7 +16,6 @@ from chatd.store.rollups import (
     BRANCH_KEY,
     DAY_KEY,
     DAY_SUMS,
-    SUMS,
     TURN_COLUMNS,
     Key,
     Tally,
@@ -24,7 +23,7 @@ from chatd.store.rollups import (
     tally,
     to_turn,
 )
-from chatd.store.schema import responses, usage_branches, usage_days, usage_sessions
+from chatd.store.schema import SUMS, responses, usage_branches, usage_days, usage_sessions
 
 Expect = Callable[[bool, str, str, str], None]
 """What holds or not: the check's name, the subject, what was found."""
