@@ -1,39 +1,24 @@
 """The cache's files, read and changed while no server has them."""
 
-import asyncio
 import contextlib
 import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from chatd.cache.block_tier import BlocksGone, Completion
 from chatd.cache.disk.tier import DiskTier
 from chatd.cli.disk_settings import disk_folder
-from chatd.cli.ids import new_id
+from chatd.cli.held_folder import ask_store, held
 from chatd.config import Settings
-from chatd.data_dir import hold_data_dir
 from chatd.engine.messages import EngineCounters, EngineState
-from chatd.errors import NotFound, SetupError
+from chatd.errors import NotFound
 from chatd.ids import Namespace
-from chatd.price_file import load_prices
 from chatd.server.cache_stats import LOOKED_AT, choices_of, predictions_of
 from chatd.store.records import rfc3339
 from chatd.store.store import Store
-
-T = TypeVar("T")
-
-
-@contextlib.contextmanager
-def held(settings: Settings) -> Iterator[None]:
-    """The data folder, which nobody else may have. `SetupError` if it is missing or in use."""
-    if not settings.data_dir.is_dir():
-        raise SetupError(f"There is no data folder {settings.data_dir}; name the server's with --data-dir.")
-    with hold_data_dir(settings.data_dir):
-        yield
 
 
 @contextlib.contextmanager
@@ -48,20 +33,6 @@ def disk(settings: Settings) -> Iterator[DiskTier | None]:
         yield tier
     finally:
         tier.close()
-
-
-def ask_store(settings: Settings, question: Callable[[Store], Awaitable[T]]) -> T:
-    """Of a held folder."""
-
-    async def asked() -> T:
-        prices = load_prices(settings.prices)
-        store = await Store.open(settings.data_dir, prices=prices, clock=time.time, new_id=new_id)
-        try:
-            return await question(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(asked())
 
 
 def stats(settings: Settings) -> dict[str, Any]:

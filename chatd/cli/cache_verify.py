@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from chatd.cli import cache_offline
 from chatd.cli.connect import operator_lines
+from chatd.cli.held_folder import ask_store, held
 from chatd.config import Settings
 from chatd.data_dir import ServerAddress, live_server
 from chatd.errors import SetupError
@@ -25,7 +26,7 @@ def records(settings: Settings, console: Console) -> dict[str, Any]:
     with _progress(console, "reading records") as tell:
         if server is not None:
             return _summed(_by_server(server), tell)
-        with cache_offline.held(settings), cache_offline.disk(settings) as tier:
+        with held(settings), cache_offline.disk(settings) as tier:
             return _summed(() if tier is None else map(checked_of, tier.verify()), tell)
 
 
@@ -54,8 +55,8 @@ def replay(settings: Settings, count: int, console: Console) -> dict[str, Any]:
             f"A server has the data folder open ({server.url}), and answers are computed again by this "
             "command itself: stop it first. (Without --replay, verify goes through the server.)"
         )
-    with cache_offline.held(settings):
-        turns = cache_offline.ask_store(settings, lambda store: store.newest_turns(count))
+    with held(settings):
+        turns = ask_store(settings, lambda store: store.newest_turns(count))
     if not turns:
         nothing: dict[str, Any] = {"turns": 0, "left_out": 0, "tokens": 0, "exact": True, "differing": []}
         return nothing | {"formats": "", "backend": ""}
