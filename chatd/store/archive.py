@@ -176,12 +176,14 @@ def store_archived(conn: Connection, wanted: Sequence[Archived]) -> Stored:
     One that is there twice is known the second time.
     """
     there = _there(conn, conversations.c.id, [one.id for one in wanted])
-    fresh = list({one.id: one for one in reversed(wanted) if one.id not in there}.values())[::-1]
-    ids = [message.id for one in fresh for message in one.messages]
-    taken = _there(conn, messages.c.id, ids)
+    fresh: dict[ConversationId, Archived] = {}
+    for one in wanted:
+        if one.id not in there:
+            fresh.setdefault(one.id, one)
+    taken = _there(conn, messages.c.id, [message.id for one in fresh.values() for message in one.messages])
     stored: list[Archived] = []
     left_out: list[str] = []
-    for one in fresh:
+    for one in fresh.values():
         try:
             if elsewhere := taken & {message.id for message in one.messages}:
                 raise WrongArchive(f"message {min(elsewhere)} is stored already, in another conversation")

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, delete, exists, fun
 from chatd.errors import Conflict, InvalidParameter, NotFound
 from chatd.ids import ConversationId, MessageId, Namespace
 from chatd.store.kv import note_purges
-from chatd.store.notes import is_withdrawn, unused_withdrawn
+from chatd.store.notes import has_visible, is_withdrawn
 from chatd.store.records import (
     ROOT_KEY,
     Conversation,
@@ -242,7 +242,11 @@ def prune_expired(conn: Connection, *, now: int, at_most: int) -> int:
 
 def prune_withdrawn(conn: Connection, *, before: int, at_most: int) -> int:
     """Drops hidden conversations of which all was withdrawn, last used before then; how many."""
-    ids = unused_withdrawn(conn, before=before, at_most=at_most)
+    table = conversations.c
+    some = exists().where(responses.c.conversation_id == table.id)
+    query = select(table.id).where(table.hidden == 1, table.updated_at <= before, some)
+    query = query.where(~is_answering(table.id), ~has_visible(table.id))
+    ids = conn.execute(query.order_by(table.updated_at).limit(at_most)).scalars().all()
     drop_conversations(conn, ids)
     return len(ids)
 

@@ -57,20 +57,10 @@ def is_withdrawn(conn: Connection, conversation_id: ConversationId) -> bool:
     hidden = select(conversations.c.hidden).where(conversations.c.id == conversation_id)
     if not conn.execute(hidden).scalar_one_or_none():
         return False
-    return not conn.execute(select(_has_others(conversation_id))).scalar_one()
+    return not conn.execute(select(has_visible(conversation_id))).scalar_one()
 
 
-def unused_withdrawn(conn: Connection, *, before: int, at_most: int) -> list[ConversationId]:
-    """Hidden conversations of which all is withdrawn, last used before then and with no answer under way."""
-    own = conversations.c
-    open_ones = exists().where(responses.c.conversation_id == own.id, responses.c.status == "open")
-    some = exists().where(responses.c.conversation_id == own.id)
-    query = select(own.id).where(own.hidden == 1, own.updated_at <= before, some)
-    query = query.where(~open_ones, ~_has_others(own.id)).order_by(own.updated_at).limit(at_most)
-    return [ConversationId(one) for one in conn.execute(query).scalars()]
-
-
-def _has_others(conversation_id: object) -> ColumnElement[bool]:
+def has_visible(conversation_id: object) -> ColumnElement[bool]:
     """Responses that are not withdrawn."""
     gone = and_(response_notes.c.response_id == responses.c.id, response_notes.c.withdrawn == 1)
     return exists().where(responses.c.conversation_id == conversation_id, ~exists().where(gone))

@@ -16,6 +16,9 @@ from chatd.store.conversations import find_conversation, is_answering, message_r
 from chatd.store.records import ROOT_KEY, Conversation, chain_key
 from chatd.store.schema import conversations, messages
 
+_PLACEHOLDER = bytes(32)
+"""A key until the chain is made anew, in the same transaction."""
+
 
 def set_system(
     conn: Connection,
@@ -98,10 +101,6 @@ def _put_below(
         conn.execute(
             update(conversations).where(conversations.c.id == conversation_id).values(tip_id=message_id)
         )
-
-
-_PLACEHOLDER = bytes(32)
-"""Until the chain is made anew, in the same transaction."""
 
 
 def _chain(conn: Connection, namespace: Namespace, conversation_id: ConversationId) -> None:
