@@ -24,26 +24,26 @@ class ChatdTarget:
         self.wording = wording
         self._new_key = new_key
         self._clock = clock
-        self._talks: list[ChatdTalk] = []
+        self._made: list[str] = []
+        self._sockets: list[ClientConnection] = []
 
     async def talk(self, session: SessionPlan) -> "ChatdTalk":
-        system = self.wording.text(session.system)
-        made = await ask_json(
-            self._place, "POST", "/api/v1/conversations", {"title": "chatd bench", "system": system}
-        )
+        asked = {"title": "chatd bench", "system": self.wording.text(session.system)}
+        made = await ask_json(self._place, "POST", "/api/v1/conversations", asked)
+        self._made.append(made["id"])
         socket = await open_socket(self._place)
-        talk = ChatdTalk(socket, made["id"], self.wording, self._new_key, self._clock)
-        self._talks.append(talk)
-        return talk
+        self._sockets.append(socket)
+        return ChatdTalk(socket, made["id"], self.wording, self._new_key, self._clock)
 
     async def close(self) -> None:
         """Close the sockets, and delete the conversations with their KV: they were never anybody's."""
-        talks, self._talks = self._talks, []
-        for talk in talks:
-            await talk.close()
-        for talk in talks:
+        sockets, self._sockets = self._sockets, []
+        made, self._made = self._made, []
+        for socket in sockets:
+            await socket.close()
+        for conversation_id in made:
             with contextlib.suppress(Refused):  # a server that is gone now has been measured all the same
-                await ask_json(self._place, "DELETE", f"/api/v1/conversations/{talk.conversation_id}")
+                await ask_json(self._place, "DELETE", f"/api/v1/conversations/{conversation_id}")
 
 
 class ChatdTalk:
@@ -55,7 +55,7 @@ class ChatdTalk:
         new_key: Callable[[], str],
         clock: Callable[[], float],
     ) -> None:
-        self.conversation_id = conversation_id
+        self._conversation_id = conversation_id
         self._socket = socket
         self._wording = wording
         self._new_key = new_key
@@ -65,7 +65,7 @@ class ChatdTalk:
         params = {"max_tokens": turn.output_len, "temperature": 0, "ignore_eos": True}
         text = self._wording.message(turn.texts)
         create = wire.ResponseCreate(
-            self._new_key(), input=text, conversation_id=self.conversation_id, params=params
+            self._new_key(), input=text, conversation_id=self._conversation_id, params=params
         )
         frame = wire.encode(create)
         answer.asked_at = self._clock()
@@ -95,9 +95,6 @@ class ChatdTalk:
                 _note_usage(answer, event)
                 return True
         return False
-
-    async def close(self) -> None:
-        await self._socket.close()
 
 
 def _note_usage(answer: Answer, ending: wire.Ending) -> None:

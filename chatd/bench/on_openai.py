@@ -91,16 +91,16 @@ def _note_event(answer: Answer, data: bytes) -> str:
         event = json.loads(data)
     except ValueError:
         raise Refused(BROKEN, "an event of the stream is no JSON") from None
+    if not isinstance(event, dict):
+        raise Refused(BROKEN, "an event of the stream is no object")
     if "error" in event:
         raise refusal(200, event)
     if usage := event.get("usage"):
         details = usage.get("prompt_tokens_details") or {}
-        answer.prompt_tokens, answer.output_tokens = (
-            usage.get("prompt_tokens"),
-            usage.get("completion_tokens"),
-        )
+        answer.prompt_tokens = usage.get("prompt_tokens")
+        answer.output_tokens = usage.get("completion_tokens")
         answer.reused = details.get("cached_tokens", answer.reused)
     if (cached := (event.get("timings") or {}).get("cache_n")) is not None and answer.reused is None:
         answer.reused = cached  # llama.cpp's word for it
-    deltas = [choice.get("delta") or {} for choice in event.get("choices", ())]
+    deltas = [choice.get("delta") or {} for choice in event.get("choices") or ()]
     return "".join(delta.get("content") or "" for delta in deltas)

@@ -16,7 +16,7 @@ from chatd.bench.load import Load
 from chatd.bench.on_engine import EngineTarget, Listener, ordinary_ids
 from chatd.bench.plan import SessionPlan, plan, warm_up_plan
 from chatd.bench.trial import interruptible
-from chatd.cli.bench_facts import memory_of
+from chatd.cli.bench_facts import memory_facts
 from chatd.cli.bench_options import PARTS
 from chatd.cli.bench_screen import BenchScreen
 from chatd.cli.cores import compute_threads
@@ -75,7 +75,7 @@ async def bench(
 
         loaded = await in_own_thread(lambda: loader(settings, listener.post, progress), "chatd-load")
     backend = loaded.backend
-    plans = _decode_plans(settings, loaded, parts)
+    plans = _decode_plans(settings, parts)
     _check_fit(loaded, load, parts, plans)
     vocab = ordinary_ids(backend.vocab_size, backend.tokenizer.special_ids)
     target = EngineTarget(loaded.engine, listener, vocab)
@@ -87,11 +87,11 @@ async def bench(
         await asyncio.to_thread(loaded.engine.stop, STOP_S)
     if outcome.run is not None:
         outcome.run.interrupted = outcome.interrupted
-    outcome.memory = _memory_facts(loaded)
+    outcome.memory = memory_facts(os.getpid(), loaded.kv.nbytes)
     return outcome
 
 
-def _decode_plans(settings: Settings, loaded: Loaded, parts: Parts) -> list[DecodePlan]:
+def _decode_plans(settings: Settings, parts: Parts) -> list[DecodePlan]:
     tokens = step_tokens(settings, choose_device(settings.device))
     cached = not settings.no_prefix_cache
     return [
@@ -165,15 +165,6 @@ def _model_facts(loaded: Loaded) -> dict[str, Any]:
         "kv_bytes": loaded.kv.nbytes,
         "page_size": loaded.kv.page_size,
         "cache_on": backend.cache_on,
-    }
-
-
-def _memory_facts(loaded: Loaded) -> dict[str, Any]:
-    memory = memory_of(os.getpid())
-    return {
-        "resident_bytes": memory and memory.resident,
-        "most_resident_bytes": memory and memory.most_resident,
-        "kv_bytes": loaded.kv.nbytes,
     }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chatd import __version__
-from chatd.cli.connect import KEY_VARIABLE, ServerRefused, get_json, is_local
+from chatd.cli.connect import KEY_VARIABLE, ServerRefused, get_json
 from chatd.data_dir import ServerAddress
 from chatd.errors import NotFound, SetupError
 
@@ -76,11 +76,11 @@ def _first_model(server: ServerAddress) -> str:
         ) from None
 
 
-def memory_facts(server: ServerAddress, model: dict[str, Any]) -> dict[str, Any]:
-    """The server's memory, if it is on this machine and its process known; the size of its KV pool."""
-    memory = memory_of(server.pid) if server.pid and is_local(server.url) else None
+def memory_facts(pid: int, kv_bytes: int | None) -> dict[str, int | None]:
+    """A process's memory, unknown for ``pid`` 0, and the size of its KV pool."""
+    memory = memory_of(pid) if pid else None
     return {
         "resident_bytes": memory and memory.resident,
         "most_resident_bytes": memory and memory.most_resident,
-        "kv_bytes": model.get("kv_bytes"),
+        "kv_bytes": kv_bytes,
     }

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from chatd.bench.answers import Refused, Run
+from chatd.bench.drive import run_of
 from chatd.bench.figures import Figures, figures
 from chatd.bench.load import Load
 from chatd.bench.on_chatd import ChatdTarget
@@ -139,7 +140,7 @@ async def bench(
     """
     sides = [own] if peer is None else [peer, own]
     with screen.waiting("learning what words come to"):
-        wordings = {side.name: await _prepared(side, load) for side in sides}
+        wordings = {side.name: await _learnt(side) for side in sides}
     outcome = Outcome(wordings[own.name])
     _check_fit(load, outcome.wording, model)
     with screen.waiting("warming up"):
@@ -156,11 +157,12 @@ async def bench(
                 break
         if outcome.interrupted:
             break
-    outcome.memory = memory_facts(server, model)
+    pid = server.pid if is_local(server.url) else 0
+    outcome.memory = memory_facts(pid, model.get("kv_bytes"))
     return outcome
 
 
-async def _prepared(side: Side, load: Load) -> Wording:
+async def _learnt(side: Side) -> Wording:
     try:
         return await learn(side.make)
     except Refused as refused:
@@ -178,7 +180,7 @@ async def _warmed(side: Side, load: Load, wording: Wording) -> None:
 
 async def _measured(side: Side, load: Load, wording: Wording, title: str, screen: BenchScreen) -> Run:
     sessions = plan(load)
-    run = Run(planned=sum(len(session.turns) for session in sessions))
+    run = run_of(sessions)
     try:
         async with screen.running(title, run):
             await measure(sessions, side.make(wording), run)

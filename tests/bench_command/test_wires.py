@@ -6,9 +6,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from chatd.bench import on_chatd
 from chatd.bench.answers import Answer, Refused, Run
 from chatd.bench.drive import drive, open_talks, run_of
 from chatd.bench.load import Load, Range
@@ -134,6 +136,19 @@ async def test_chatd_over_its_own_wire_says_where_prompts_came_from_and_keeps_no
     assert later.reused == (first.prompt_tokens or 0) + 4 - 1, "all but the token that was sampled last"
 
 
+async def test_a_conversation_whose_socket_could_not_be_had_is_deleted_too(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_socket(place: Place) -> NoReturn:
+        raise Refused("connection", "too many open files")
+
+    monkeypatch.setattr(on_chatd, "open_socket", no_socket)
+    async with live_lab(data_dir, lab={}) as (server, _):
+        assert (await refusal(over_socket(server.url))).message == "too many open files"
+        left = await ask_json(Place(server.url), "GET", "/api/v1/conversations")
+    assert left["conversations"] == []
+
+
 async def test_both_wires_send_the_same_words(data_dir: Path) -> None:
     """So a comparison over one is as good as over the other."""
     async with live_lab(data_dir, lab={}) as (server, _):
@@ -170,6 +185,7 @@ EVENTS = (
     b'data: {"choices":[{"delta":{"content":"x"}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}\n\n'
 )
 ONE_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(EVENTS), EVENTS)
+NO_OBJECT = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\ndata: 3\n\n"
 BROKEN_OFF = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\ndata: {}\n"
 
 
@@ -180,3 +196,9 @@ async def test_what_is_no_server_or_breaks_off_is_a_connection_error(
 ) -> None:
     async with raw_server(answer) as url:
         assert (await refusal(target(url))).code == "connection"
+
+
+async def test_events_that_are_no_objects_are_named() -> None:
+    async with raw_server(NO_OBJECT) as url:
+        refused = await refusal(over_http(url))
+    assert (refused.code, refused.message) == ("connection", "an event of the stream is no object")
