@@ -27,7 +27,8 @@ from chatd.errors import NotFound
 from chatd.ids import ConversationId, Namespace, ResponseId
 from chatd.server.live import LiveResponse, News
 from chatd.store.errors import StoreFailure
-from chatd.store.records import Conversation, DeliveredRow, FlushBatch, ResponseRecord, RunCounters, RunId
+from chatd.store.flush_batch import DeliveredRow, FlushBatch
+from chatd.store.records import Conversation, ResponseRecord, RunCounters, RunId
 from chatd.store.store import Store
 
 log = logging.getLogger(__name__)

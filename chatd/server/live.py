@@ -33,16 +33,8 @@ from chatd.engine.stream import (
 from chatd.errors import ChatdError
 from chatd.ids import ConversationId, Namespace, ResponseId, Rid
 from chatd.server.xray import Prediction, PromptFacts, explain, prediction_of, to_json
-from chatd.store.records import (
-    AdmittedRow,
-    EndedRow,
-    PieceRow,
-    ResponseRecord,
-    ResponseStatus,
-    RunningRow,
-    Timings,
-    micros,
-)
+from chatd.store.flush_batch import AdmittedRow, EndedRow, PieceRow, RunningRow
+from chatd.store.records import ResponseRecord, ResponseStatus, Timings, micros
 
 ResponseStream = TokenStream[ResponseRecord]
 

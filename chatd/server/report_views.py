@@ -3,7 +3,9 @@
 from dataclasses import fields
 from typing import Any
 
-from chatd.store.records import ReportTotal, SessionRow, SessionsReport, VerifyReport, rfc3339
+from chatd.store.records import rfc3339
+from chatd.store.session_report import ReportTotal, SessionRow, SessionsReport
+from chatd.store.verify_report import VerifyReport
 
 
 def report_of(report: SessionsReport) -> dict[str, Any]:

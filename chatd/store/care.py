@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from chatd.errors import SetupError
-from chatd.store.records import Finding
+from chatd.store.verify_report import Finding
 
 MOST_FINDINGS = 20
 """Of each kind: a broken file has thousands."""

@@ -25,18 +25,9 @@ from chatd.store import open_cache
 from chatd.store.answers import Answer, complete_answers
 from chatd.store.connect import driver_of
 from chatd.store.errors import LedgerViolation
+from chatd.store.flush_batch import AdmittedRow, DeliveredRow, EndedRow, FlushBatch, PieceRow
 from chatd.store.prices import PriceBook
-from chatd.store.records import (
-    AdmittedRow,
-    Cost,
-    DeliveredRow,
-    EndedRow,
-    FlushBatch,
-    MessageStatus,
-    PieceRow,
-    ResponseStatus,
-    RunCounters,
-)
+from chatd.store.records import Cost, MessageStatus, ResponseStatus, RunCounters
 from chatd.store.rollups import OF_TURN, Turn, add_turns
 from chatd.store.rows import COST_COLUMNS, TIMING_COLUMNS, load_books
 from chatd.store.schema import pack_ids, responses

@@ -5,7 +5,7 @@ token counts are tokens. A text position is a count of Unicode code points.
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NewType
@@ -361,85 +361,14 @@ class BegunResponse:
     room: Room | None = None
 
 
-# --- what one flush tick stores -----------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PieceRow:
-    """Pieces ``from_seq..seq`` of one response, in one row.
-
-    ``piece_ends`` has one entry a piece: where it ends in ``text``, ascending, the last one
-    ``len(text)``; so any seq can be cut out exactly. ``token_ids`` are all ids of these pieces.
-    """
-
-    response_id: ResponseId
-    from_seq: int
-    seq: int
-    text: str
-    token_ids: tuple[int, ...]
-    piece_ends: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class StoredPiece:
-    """Pieces ``from_seq..seq``; ``piece_ends`` as in `PieceRow`, counted from this ``text``."""
+    """Pieces ``from_seq..seq``. ``piece_ends`` has one entry a piece: where it ends in ``text``."""
 
     from_seq: int
     seq: int
     text: str
     piece_ends: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AdmittedRow:
-    """The first chunk of a prompt was scheduled: its billing buckets, for good, and what explains them."""
-
-    response_id: ResponseId
-    prompt_tokens: int
-    gpu_hit: int
-    disk_hit: int
-    computed: int
-    at: int
-    history_len: int = 0
-    cause: str = ""
-    xray_json: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RunningRow:
-    """``generated`` tokens so far, held-back ones included."""
-
-    response_id: ResponseId
-    generated: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveredRow:
-    """``count`` tokens so far: went out to some reader, or a reader said that it has them."""
-
-    response_id: ResponseId
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndedRow:
-    """The one ending. ``message_ids`` are the ids of what this response wrote: they decode to
-    exactly its pieces' text, plus an end-of-text id if one was generated; None if unknown. ``kv_len``
-    tokens at the start of prompt and answer have KV.
-    """
-
-    response_id: ResponseId
-    status: ResponseStatus
-    finish_reason: str
-    generated: int
-    message_ids: tuple[int, ...] | None
-    at: int
-    error_code: str = ""
-    error: str = ""
-    preemptions: int = 0
-    recomputed: int = 0
-    timings: Timings = field(default_factory=Timings)
-    kv_len: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,122 +387,3 @@ class RunCounters:
     preemptions: int = 0
     recomputed: int = 0
     evicted_pages: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class FlushBatch:
-    """All that happened in all streams since the last flush, stored in one transaction.
-
-    ``delivered`` was sent, ``acknowledged`` arrived as far as a reader has said; both are kept beside the
-    count of generated tokens, which alone is billed.
-
-    ``counters`` must cover exactly what the rows stored so far and these rows say: the engine's
-    totals of the last step whose updates are in here. A response may be in several lists; they
-    apply in the order of the fields.
-    """
-
-    run_id: RunId
-    counters: RunCounters
-    admitted: tuple[AdmittedRow, ...] = ()
-    pieces: tuple[PieceRow, ...] = ()
-    running: tuple[RunningRow, ...] = ()
-    delivered: tuple[DeliveredRow, ...] = ()
-    ended: tuple[EndedRow, ...] = ()
-    acknowledged: tuple[DeliveredRow, ...] = ()
-
-
-# --- reports ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRow:
-    """What one session (a conversation, or a stateless client's chain) used and cost.
-
-    Sessions of deleted conversations stay, with an empty title.
-    """
-
-    session_id: ConversationId
-    namespace: Namespace
-    title: str
-    currency: str
-    turns: int
-    prompt_tokens: int
-    gpu_hit: int
-    disk_hit: int
-    computed: int
-    output_tokens: int
-    cost_nano: int
-    without_cache_nano: int
-    first_at: int
-    last_at: int
-
-    @property
-    def hit_rate(self) -> float:
-        """Reused prompt tokens over all prompt tokens; 0.0 where no prompt was admitted."""
-        return (self.gpu_hit + self.disk_hit) / self.prompt_tokens if self.prompt_tokens else 0.0
-
-    @property
-    def saved_nano(self) -> int:
-        return self.without_cache_nano - self.cost_nano
-
-
-@dataclass(frozen=True, slots=True)
-class ReportTotal:
-    """The sum over all sessions billed in one currency."""
-
-    currency: str
-    sessions: int
-    turns: int
-    prompt_tokens: int
-    gpu_hit: int
-    disk_hit: int
-    computed: int
-    output_tokens: int
-    cost_nano: int
-    without_cache_nano: int
-
-    @property
-    def hit_rate(self) -> float:
-        """Reused prompt tokens over all prompt tokens; 0.0 where no prompt was admitted."""
-        return (self.gpu_hit + self.disk_hit) / self.prompt_tokens if self.prompt_tokens else 0.0
-
-    @property
-    def saved_nano(self) -> int:
-        return self.without_cache_nano - self.cost_nano
-
-
-@dataclass(frozen=True, slots=True)
-class SessionsReport:
-    """Sessions, the last used first, and one total for each currency (over all, not the page)."""
-
-    sessions: tuple[SessionRow, ...]
-    totals: tuple[ReportTotal, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong: which check, about which id, and what was seen against expected."""
-
-    check: str
-    subject: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
-    """The outcome of a verification and how much it looked at.
-
-    ``unsettled``: the last server was killed and left this many responses open, which the next start
-    settles; None if there is nothing to settle. That is a state of the ledger, not a fault in it.
-    """
-
-    findings: tuple[Finding, ...]
-    runs: int
-    responses: int
-    messages: int
-    pieces: int
-    unsettled: int | None = None
-
-    @property
-    def ok(self) -> bool:
-        return not self.findings

@@ -17,7 +17,6 @@ from sqlalchemy import ColumnElement, Connection, func, select, true, tuple_
 from chatd.errors import InvalidParameter, NotFound
 from chatd.ids import ConversationId, Namespace
 from chatd.store.pricing import AS_BILLED, bill_of, has_prices, is_one_currency
-from chatd.store.records import ReportTotal, SessionRow, SessionsReport
 from chatd.store.report_pages import (
     COLUMNS,
     Group,
@@ -28,6 +27,7 @@ from chatd.store.report_pages import (
 )
 from chatd.store.report_scope import ASKED_DAY, ENDED, in_ledger, in_rollup, open_rows
 from chatd.store.schema import PACE, responses, usage_branches, usage_days, usage_sessions
+from chatd.store.session_report import ReportTotal, SessionRow, SessionsReport
 from chatd.store.usage import Asked, By, Scope, UsageReport, UsageRow
 from chatd.store.usage_sums import Sums
 
@@ -50,7 +50,7 @@ def sessions_report(conn: Connection, namespace: Namespace | None, limit: int | 
     while limit is None and page.next is not None:
         page = usage_report(conn, replace(asked, after=page.next, with_totals=False))
         rows.extend(page.rows)
-    return SessionsReport(tuple(map(_session_row, rows)), tuple(map(_session_total, totals)))
+    return SessionsReport(tuple(map(SessionRow.of, rows)), tuple(map(ReportTotal.of, totals)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,39 +224,6 @@ def _one_of(columns: Sequence[ColumnElement[Any]], groups: Sequence[Group]) -> C
     if len(columns) == 1:
         return columns[0].in_([group[0] for group in groups])
     return tuple_(*columns).in_(list(groups))
-
-
-_SESSION_FIGURES = (
-    "currency",
-    "turns",
-    "prompt_tokens",
-    "gpu_hit",
-    "disk_hit",
-    "computed",
-    "output_tokens",
-)
-
-
-def _session_row(row: UsageRow) -> SessionRow:
-    return SessionRow(
-        session_id=ConversationId(row.labels["session_id"]),
-        namespace=Namespace(row.labels["namespace"]),
-        title=row.labels["title"],
-        **{name: getattr(row, name) for name in _SESSION_FIGURES},
-        cost_nano=row.cost_nano or 0,
-        without_cache_nano=row.without_cache_nano or 0,
-        first_at=row.first_at or 0,
-        last_at=row.last_at or 0,
-    )
-
-
-def _session_total(row: UsageRow) -> ReportTotal:
-    return ReportTotal(
-        sessions=row.sessions or 0,
-        **{name: getattr(row, name) for name in _SESSION_FIGURES},
-        cost_nano=row.cost_nano or 0,
-        without_cache_nano=row.without_cache_nano or 0,
-    )
 
 
 def find_session(conn: Connection, beginning: ConversationId) -> ConversationId:

@@ -7,8 +7,9 @@ from sqlalchemy import ColumnElement, Connection, func, select, true, update
 
 from chatd.ids import ResponseId
 from chatd.store.answers import stored_text
+from chatd.store.flush_batch import EndedRow
 from chatd.store.ledger import load_open, store_rows
-from chatd.store.records import EndedRow, ResponseStatus, RunCounters, RunId
+from chatd.store.records import ResponseStatus, RunCounters, RunId
 from chatd.store.schema import engine_runs, pieces, responses, unpack_ids
 
 SERVER_DIED = "server_died"

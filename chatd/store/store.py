@@ -45,6 +45,7 @@ from chatd.store.books import to_row
 from chatd.store.connect import make_engine
 from chatd.store.days import today
 from chatd.store.errors import LedgerViolation, StoreFailure, TipMoved
+from chatd.store.flush_batch import FlushBatch
 from chatd.store.key_limits import Charge
 from chatd.store.key_store import KeyStore
 from chatd.store.log_keeper import LogKeeper
@@ -59,7 +60,6 @@ from chatd.store.records import (
     Conversation,
     ConversationPage,
     ConversationView,
-    FlushBatch,
     KeptKV,
     NewResponse,
     Pin,
@@ -68,10 +68,8 @@ from chatd.store.records import (
     ResponseRecord,
     RunCounters,
     RunId,
-    SessionsReport,
     StoredMessage,
     StoredPiece,
-    VerifyReport,
     XrayRow,
     micros,
 )
@@ -79,9 +77,11 @@ from chatd.store.reserve import most_nano
 from chatd.store.rows import load_books, response_query, to_response
 from chatd.store.schema import price_books, responses
 from chatd.store.search import SearchPage
+from chatd.store.session_report import SessionsReport
 from chatd.store.storage_days import add_storage, storage_report
 from chatd.store.turn_numbers import TurnSum
 from chatd.store.usage import Asked, Scope, StorageRow, StorageUse, UsageReport
+from chatd.store.verify_report import VerifyReport
 from chatd.store.writer import Writer
 
 __all__ = ["DATABASE_NAME", "LedgerViolation", "Store", "StoreFailure", "TipMoved"]

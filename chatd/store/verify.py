@@ -16,16 +16,15 @@ from chatd.store.branches import branches_of
 from chatd.store.prices import PriceBook
 from chatd.store.records import (
     ROOT_KEY,
-    Finding,
     MessageStatus,
     ResponseStatus,
     RunCounters,
     RunId,
-    VerifyReport,
     chain_key,
 )
 from chatd.store.rows import COST_COLUMNS, load_books
 from chatd.store.schema import conversations, engine_runs, messages, pieces, responses, unpack_ids
+from chatd.store.verify_report import Finding, VerifyReport
 from chatd.store.verify_rollups import verify_rollups
 
 COUNTERS = ("prompt_tokens", "gpu_hit", "disk_hit", "computed", "generated")

@@ -37,8 +37,9 @@ from chatd.ids import Namespace, Rid
 from chatd.server.backend import Backend
 from chatd.server.commands import CreateCommand
 from chatd.server.service import ChatService, ServiceSettings
+from chatd.store.flush_batch import FlushBatch
 from chatd.store.prices import PriceBook
-from chatd.store.records import BegunResponse, FlushBatch, NewResponse
+from chatd.store.records import BegunResponse, NewResponse
 from chatd.store.store import Store
 from chatd.text.chat_template import ChatMessage
 from tests.bench.disk_tier import words

@@ -11,8 +11,8 @@ from chatd.cli.report_view import Heading, ago, print_table, print_verdict, span
 from chatd.server.report_views import verdict_of
 from chatd.server.usage_views import usage_of
 from chatd.store.prices import PriceBook
-from chatd.store.records import Finding, VerifyReport
 from chatd.store.usage import By, Scope, UsageReport, UsageRow
+from chatd.store.verify_report import Finding, VerifyReport
 from tests.cli.usage_rows import session, total
 
 NOW = 1_700_000_060 + 5 * 60

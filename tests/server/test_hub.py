@@ -16,7 +16,8 @@ from chatd.server.hub import READ_CHARS, first_stretch
 from chatd.server.live import ResponseStream
 from chatd.server.service import ServiceSettings
 from chatd.store.errors import StoreFailure
-from chatd.store.records import FlushBatch, ResponseStatus, StoredPiece
+from chatd.store.flush_batch import FlushBatch
+from chatd.store.records import ResponseStatus, StoredPiece
 from chatd.store.store import Store
 from chatd.store.stored_pieces import cut_after
 from tests.support.chat_lab import ME, ChatLab, chat_lab, read_to_end, saying, until

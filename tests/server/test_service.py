@@ -26,10 +26,10 @@ from chatd.errors import (
 from chatd.ids import ConversationId, MessageId, Namespace, ResponseId
 from chatd.server import flush
 from chatd.server.service import ChatTurn, CreateCommand, ServiceSettings, Started
+from chatd.store.flush_batch import FlushBatch
 from chatd.store.prices import PriceBook
 from chatd.store.records import (
     ROOT_KEY,
-    FlushBatch,
     MessageStatus,
     NewMessage,
     NewResponse,

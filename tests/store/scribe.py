@@ -8,21 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chatd.ids import ConversationId, MessageId, Namespace, ResponseId
+from chatd.store.flush_batch import AdmittedRow, DeliveredRow, EndedRow, FlushBatch, PieceRow, RunningRow
 from chatd.store.prices import PriceBook
 from chatd.store.records import (
     ROOT_KEY,
-    AdmittedRow,
     BegunResponse,
-    DeliveredRow,
-    EndedRow,
-    FlushBatch,
     NewMessage,
     NewResponse,
-    PieceRow,
     ResponseStatus,
     RunCounters,
     RunId,
-    RunningRow,
     Timings,
     chain_key,
     micros,

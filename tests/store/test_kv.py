@@ -7,7 +7,8 @@ import pytest
 
 from chatd.errors import Conflict, NotFound
 from chatd.ids import ConversationId, ResponseId
-from chatd.store.records import AdmittedRow, CauseSum, EndedRow, FlushBatch, ResponseStatus, RunCounters
+from chatd.store.flush_batch import AdmittedRow, EndedRow, FlushBatch
+from chatd.store.records import CauseSum, ResponseStatus, RunCounters
 from chatd.store.store import Store
 from tests.store.scribe import NS, OTHER, Scribe, asked, ids_of, opened, said
 

@@ -12,18 +12,9 @@ from sqlalchemy.exc import IntegrityError
 from chatd.errors import Conflict, SetupError
 from chatd.ids import ResponseId
 from chatd.store.connect import make_engine
+from chatd.store.flush_batch import AdmittedRow, DeliveredRow, EndedRow, FlushBatch, PieceRow, RunningRow
 from chatd.store.prices import PriceBook
-from chatd.store.records import (
-    AdmittedRow,
-    DeliveredRow,
-    EndedRow,
-    FlushBatch,
-    PieceRow,
-    ResponseStatus,
-    RunCounters,
-    RunningRow,
-    Timings,
-)
+from chatd.store.records import ResponseStatus, RunCounters, Timings
 from chatd.store.store import DATABASE_NAME, LedgerViolation, Store, StoreFailure
 from tests.store.scribe import NS, OTHER, Scribe, asked, ids_of, opened, said
 

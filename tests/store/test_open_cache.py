@@ -12,7 +12,8 @@ from chatd.errors import Conflict
 from chatd.ids import ResponseId
 from chatd.store import ledger, open_cache
 from chatd.store.errors import LedgerViolation, StoreFailure
-from chatd.store.records import FlushBatch, RunId
+from chatd.store.flush_batch import FlushBatch
+from chatd.store.records import RunId
 from chatd.store.schema import pieces, responses
 from tests.store.scribe import NS, Scribe, asked, opened, said
 

@@ -11,7 +11,7 @@ from chatd.ids import Namespace, ResponseId
 from chatd.price_file import find_book
 from chatd.store.prices import PriceBook
 from chatd.store.pricing import View
-from chatd.store.records import SessionRow
+from chatd.store.session_report import SessionRow
 from chatd.store.store import DATABASE_NAME, Store
 from chatd.store.usage import Asked, By, Scope, StorageUse
 from tests.store.scribe import NS, OTHER, STATUS, Scribe, asked, opened, said

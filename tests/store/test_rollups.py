@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from chatd.ids import ResponseId
 from chatd.store.connect import make_engine
-from chatd.store.records import DeliveredRow, FlushBatch
+from chatd.store.flush_batch import DeliveredRow, FlushBatch
 from chatd.store.rollups import Turn, rebuild
 from chatd.store.store import DATABASE_NAME, Store
 from tests.store.scribe import NS, Scribe, asked, keep_ids, opened, said

@@ -5,9 +5,10 @@ import random
 from dataclasses import replace
 
 from chatd.ids import ConversationId, Namespace, ResponseId
+from chatd.store.flush_batch import EndedRow
 from chatd.store.key_records import KeyScope, Limits
 from chatd.store.keys import new_secret
-from chatd.store.records import EndedRow, NewResponse, Timings
+from chatd.store.records import NewResponse, Timings
 from chatd.store.store import Store
 from tests.store.scribe import NS, OTHER, STATUS, Scribe, asked, said
 

@@ -13,7 +13,8 @@ from sqlalchemy import Connection
 
 from chatd.ids import ConversationId, Namespace, ResponseId
 from chatd.store.conversations import insert_conversation
-from chatd.store.records import ROOT_KEY, EndedRow, Timings, chain_key, micros
+from chatd.store.flush_batch import EndedRow
+from chatd.store.records import ROOT_KEY, Timings, chain_key, micros
 from tests.store.scribe import Scribe, asked, opened, said
 
 LOCAL = Namespace("local")
