@@ -76,7 +76,7 @@ def _first_model(server: ServerAddress) -> str:
         ) from None
 
 
-def memory_facts(pid: int, kv_bytes: int | None) -> dict[str, int | None]:
+def memory_facts(pid: int, kv_bytes: int | None) -> dict[str, Any]:
     """A process's memory, unknown for ``pid`` 0, and the size of its KV pool."""
     memory = memory_of(pid) if pid else None
     return {
