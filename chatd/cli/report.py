@@ -22,6 +22,10 @@ from chatd.store.usage import By, Scope
 
 EXIT_WRONG = 1
 TABLE_ROWS = 50
+KEPT_ELSEWHERE = (
+    "KV that was kept on disk or pinned is in none of these lines: `chatd report` and --json have what it "
+    "comes to, and the server by day, at /api/v1/reports/storage?format=csv."
+)
 
 
 def _day(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
@@ -101,13 +105,21 @@ def report(
         report_run.write_page(settings, wanted, Path(html), now=time.time())
         console.print(f"Wrote {html}.", markup=False)
     elif parquet:
-        report_run.write_parquet(settings, wanted, Path(parquet))
+        has_kept = report_run.write_parquet(settings, wanted, Path(parquet))
         console.print(f"Wrote {parquet}.", markup=False)
-    elif as_csv or as_json:
-        report_run.write_text(settings, wanted, sys.stdout, as_csv=as_csv)
+        _say_of_kept(has_kept)
+    elif as_csv:
+        _say_of_kept(report_run.write_csv_text(settings, wanted, sys.stdout))
+    elif as_json:
+        report_run.write_json_text(settings, wanted, sys.stdout)
     else:
         report_run.show(settings, wanted, console, now=time.time())
     return 0
+
+
+def _say_of_kept(has_kept: bool) -> None:
+    if has_kept:
+        click.echo(KEPT_ELSEWHERE, err=True)
 
 
 def view_of(reprice: str | None, what_if: tuple[str, ...]) -> View:

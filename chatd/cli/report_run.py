@@ -44,21 +44,28 @@ def show(settings: Settings, wanted: Wanted, console: Console, now: float) -> No
     print_table(whole, console, now, heading_of(wanted))
 
 
-def write_text(settings: Settings, wanted: Wanted, out: TextIO, *, as_csv: bool) -> None:
-    """CSV or JSON, written as it is read: a long ledger takes no memory."""
+def write_json_text(settings: Settings, wanted: Wanted, out: TextIO) -> None:
+    """Written as it is read: a long ledger takes no memory."""
     with read_data(settings) as connection:
         pages = _pages(connection, _asked(connection, wanted, wanted.limit), wanted.limit)
-        if as_csv:
-            write_csv_rows(wanted.by, pages, out)
-        else:
-            write_json_rows(wanted.by, pages, out, _storage(connection, wanted))
+        write_json_rows(wanted.by, pages, out, _storage(connection, wanted))
 
 
-def write_parquet(settings: Settings, wanted: Wanted, path: Path) -> None:
-    """`SetupError` without pyarrow, or if the file cannot be written."""
+def write_csv_text(settings: Settings, wanted: Wanted, out: TextIO) -> bool:
+    """Written as it is read. Whether KV was kept, too, which has no line there."""
+    with read_data(settings) as connection:
+        write_csv_rows(
+            wanted.by, _pages(connection, _asked(connection, wanted, wanted.limit), wanted.limit), out
+        )
+        return bool(_storage(connection, wanted))
+
+
+def write_parquet(settings: Settings, wanted: Wanted, path: Path) -> bool:
+    """`SetupError` without pyarrow, or if the file cannot be written. As `write_csv_text`."""
     with read_data(settings) as connection, ParquetFile(path, wanted.by) as file:
         for page in _pages(connection, _asked(connection, wanted, wanted.limit), wanted.limit):
             file.write(page["rows"])
+        return bool(_storage(connection, wanted))
 
 
 def write_page(settings: Settings, wanted: Wanted, path: Path, now: float) -> None:

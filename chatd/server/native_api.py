@@ -91,7 +91,7 @@ async def change_conversation(request: Request) -> Response:
         conversation = await state.store.pin_conversation(account, conversation_id, pinned=patch.pinned)
     if title is not None:
         conversation = await state.store.rename(account, conversation_id, title)
-    state.conversation_changed(account, conversation)
+    state.conversation_changed(account, conversation, system_changed=patch.system is not None)
     return json_response(brief_of(conversation))
 
 

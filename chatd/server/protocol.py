@@ -345,13 +345,15 @@ class ResponseFailed(Ending, frozen=True, tag="response.failed"):
 
 
 class ConversationUpdated(ServerFrame, frozen=True, tag="conversation.updated"):
-    """Follows an ending: the conversation as a list shows it. ``updated_at`` is RFC 3339, UTC."""
+    """Follows an ending: the conversation as a list shows it. ``updated_at`` is RFC 3339, UTC.
+    ``system_changed``: its system prompt is another than before."""
 
     conversation_id: str
     title: str
     tip_id: str | None
     updated_at: str
     pinned: bool = False
+    system_changed: bool = False
 
 
 class PromptCost(Struct, frozen=True):

@@ -27,7 +27,7 @@ from chatd.ids import ConversationId
 from chatd.price_file import changed, find_book, parse_changes, shipped_books
 from chatd.server.http import json_response
 from chatd.server.state import AppState
-from chatd.server.usage_csv import write_csv_head, write_csv_page
+from chatd.server.usage_csv import write_csv_head, write_csv_page, write_csv_storage
 from chatd.server.usage_views import storage_of, storage_sums_of, usage_of
 from chatd.server.visitors import visitor_of
 from chatd.store.days import day_number
@@ -46,6 +46,8 @@ KINDS: Mapping[str, By] = {
 }
 PARAMS = frozenset({"since", "until", "model", "session", "limit", "after", "reprice", "what_if", "format"})
 MAX_TEXT = 500
+UTF_8 = "\ufeff"
+"""The mark by which spreadsheets know it."""
 
 T = TypeVar("T")
 
@@ -63,21 +65,29 @@ async def report(request: Request) -> Response:
         limit=_limit(request),
         after=request.query_params.get("after"),
     )
-    if (form := request.query_params.get("format", "json")) not in ("json", "csv"):
-        raise InvalidParameter("format must be json or csv", param="format")
-    if form == "json":
+    if not _wants_csv(request):
         return json_response(usage_of(await state.store.usage_report(asked)))
-    headers = {
-        "cache-control": "no-store",
-        "content-disposition": f'attachment; filename="chatd-{request.path_params["kind"]}.csv"',
-    }
+    headers = _file(request.path_params["kind"])
     return StreamingResponse(_csv(state, asked), headers=headers, media_type="text/csv")
 
 
+def _wants_csv(request: Request) -> bool:
+    if (form := request.query_params.get("format", "json")) not in ("json", "csv"):
+        raise InvalidParameter("format must be json or csv", param="format")
+    return form == "csv"
+
+
+def _file(kind: str) -> dict[str, str]:
+    return {
+        "cache-control": "no-store",
+        "content-disposition": f'attachment; filename="chatd-{kind}.csv"',
+    }
+
+
 async def _csv(state: AppState, asked: Asked) -> AsyncIterator[str]:
-    """All lines, page by page. With a mark by which spreadsheets know that it is UTF-8."""
+    """All lines, page by page."""
     write_csv_head(asked.by, out := io.StringIO())
-    yield "\ufeff" + out.getvalue()
+    yield UTF_8 + out.getvalue()
     page: Asked | None = replace(asked, limit=MAX_PAGE, with_totals=False)
     while page is not None:
         found = await state.store.usage_report(page)
@@ -95,7 +105,7 @@ async def by_turn(request: Request) -> Response:
 
 
 async def prices(request: Request) -> Response:
-    """Prices in nano-units for a million tokens; null where there is none."""
+    """Prices in nano-units for a million tokens (``storage``: a GiB-hour); null where there is none."""
     state: AppState = request.app.state.chatd
     book = state.store.prices
     return json_response(
@@ -107,6 +117,7 @@ async def prices(request: Request) -> Response:
             "gpu_hit": book.gpu_hit,
             "disk_hit": book.disk_hit,
             "output": book.generated,
+            "storage": book.storage,
             "books": [
                 {"name": name, "currency": other.currency, "valid_from": other.valid_from, "note": other.note}
                 for name, other in ((name, find_book(name)) for name in shipped_books())
@@ -120,7 +131,10 @@ async def storage(request: Request) -> Response:
     state: AppState = request.app.state.chatd
     _check_params(request)
     rows = await state.store.storage_report(_scope(request, state), _view(request))
-    return json_response({"rows": storage_of(rows), "totals": storage_sums_of(storage_sums(rows))})
+    if not _wants_csv(request):
+        return json_response({"rows": storage_of(rows), "totals": storage_sums_of(storage_sums(rows))})
+    write_csv_storage(storage_of(rows), out := io.StringIO())
+    return Response(UTF_8 + out.getvalue(), headers=_file("storage"), media_type="text/csv")
 
 
 def _check_params(request: Request) -> None:

@@ -26,6 +26,8 @@ order they come, `Send` before anything fed later. Answer each `Start` with `sta
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from chatd.errors import ChatdError, Conflict, Draining, NotReady, Overloaded
 from chatd.server import protocol as wire
 
@@ -146,6 +148,9 @@ class Session:
 
     def conversation(self, update: wire.ConversationUpdated) -> list[Effect]:
         """A conversation changed. Said after the ending of a response in it that is being heard."""
+        waiting = self._updates.get(update.conversation_id)
+        if waiting is not None and waiting.system_changed:
+            update = replace(update, system_changed=True)
         self._updates[update.conversation_id] = update
         return self._release()
 

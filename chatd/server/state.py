@@ -192,11 +192,14 @@ class AppState:
             raise NotReady(f"the model is loading, {100 * self.progress:.0f} %")
         return self.service
 
-    def conversation_changed(self, namespace: Namespace, conversation: Conversation) -> None:
+    def conversation_changed(
+        self, namespace: Namespace, conversation: Conversation, *, system_changed: bool = False
+    ) -> None:
         """Tell every connection of that account."""
+        update = update_of(conversation, system_changed=system_changed)
         for connection in list(self.connections):
             if connection.visitor.namespace == namespace:
-                connection.conversation(update_of(conversation))
+                connection.conversation(update)
 
     def show_out(self) -> None:
         """Close the sockets, and end the requests, of everybody who would not be let in now."""

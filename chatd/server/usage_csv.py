@@ -41,6 +41,7 @@ FIGURES = (
     "preemptions",
     "recomputed",
 )
+STORAGE = ("day", "namespace", "tier", "byte_seconds", "currency", "cost_nano")
 TIMES = ("first_at", "last_at")
 
 Page = dict[str, Any]
@@ -71,6 +72,13 @@ def write_csv_rows(by: By, pages: Iterable[Page], out: Writable) -> None:
     write_csv_head(by, out)
     for page in pages:
         write_csv_page(by, page, out)
+
+
+def write_csv_storage(rows: Iterable[Page], out: Writable) -> None:
+    """KV that was kept: what ``/api/v1/reports/storage`` has by day."""
+    writer = csv.writer(out)
+    writer.writerow(STORAGE)
+    writer.writerows([_cell(row[name]) for name in STORAGE] for row in rows)
 
 
 def _cell(value: object) -> object:

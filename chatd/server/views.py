@@ -235,13 +235,14 @@ def brief_of(conversation: Conversation) -> ConversationBrief:
     )
 
 
-def update_of(conversation: Conversation) -> wire.ConversationUpdated:
+def update_of(conversation: Conversation, *, system_changed: bool = False) -> wire.ConversationUpdated:
     return wire.ConversationUpdated(
         conversation_id=conversation.id,
         title=conversation.title,
         tip_id=conversation.tip_id,
         updated_at=rfc3339(conversation.updated_at),
         pinned=conversation.pinned,
+        system_changed=system_changed,
     )
 
 

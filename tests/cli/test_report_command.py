@@ -62,6 +62,9 @@ def test_kept_kv_has_lines_of_its_own(run: Run, filled: Path, tmp_path: Path) ->
         "cost_nano": 60_000_000,
     }
     assert pinned["cost_nano"] == 10_000_000
+    for form in (["--csv"], ["--parquet", str(tmp_path / "r.parquet")]):
+        code, out, err = run("report", *form)
+        assert (code, "in none of these" in out, "reports/storage?format=csv" in err) == (0, False, True)
     page = tmp_path / "r.html"
     run("report", "--html", str(page))
     assert "KV kept on disk: 3.000 GiB-hours, n/a." in page.read_text("utf-8")

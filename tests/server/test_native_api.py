@@ -149,7 +149,10 @@ async def test_renaming_is_told_to_every_socket(data_dir: Path) -> None:
         made = await new_conversation(http)
         assert (await client.until(wire.ConversationUpdated)).conversation_id == made["id"]
         await http.patch(f"/conversations/{made['id']}", json={"title": "New"})
-        assert (await client.until(wire.ConversationUpdated)).title == "New"
+        renamed = await client.until(wire.ConversationUpdated)
+        assert (renamed.title, renamed.system_changed) == ("New", False)
+        await http.patch(f"/conversations/{made['id']}", json={"system": "Be brief."})
+        assert (await client.until(wire.ConversationUpdated)).system_changed
 
 
 @pytest.mark.parametrize(

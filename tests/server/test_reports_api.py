@@ -1,5 +1,7 @@
 """Reports over HTTP: the figures of the store, one's own namespace alone, and mistakes named."""
 
+import csv
+import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from chatd.server.doorman import Doorman
 from chatd.server.reports_api import KINDS, ROUTES
 from chatd.server.state import AppState, ServerSettings
 from chatd.server.usage_views import usage_of
-from chatd.store.usage import Asked, Scope
+from chatd.store.usage import Asked, Scope, StorageUse
 from tests.store.scribe import NS, OTHER, opened
 from tests.store.usage_fixture import many_turns
 
@@ -79,6 +81,18 @@ async def test_scopes_and_views(site: Site) -> None:
     assert (await read(site, "storage"))["rows"] == []
 
 
+async def test_kept_kv_by_day_as_a_file_too(site: Site) -> None:
+    client, state = site
+    await state.store.add_storage([StorageUse(NS, "disk", 2**30 * 3600)])
+    priced = await read(site, "storage", what_if="storage=0.02")
+    assert [(one["tier"], one["cost_nano"]) for one in priced["totals"]] == [("disk", 20_000_000)]
+    assert "storage" in await read(site, "prices")
+    answer = await client.get("storage?format=csv&what_if=storage=0.02")
+    assert answer.headers["content-type"].startswith("text/csv")
+    head, line = csv.reader(io.StringIO(answer.text.removeprefix("\ufeff")))
+    assert dict(zip(head, line, strict=True)) == {k: str(v) for k, v in priced["rows"][0].items()}
+
+
 @pytest.mark.parametrize(
     ("path", "param"),
     [
@@ -98,6 +112,7 @@ async def test_scopes_and_views(site: Site) -> None:
         ("days?what_if=output=1e99999", "what_if"),
         ("days?model=" + "x" * 600, "model"),
         ("storage?since=x", "since"),
+        ("storage?format=xml", "format"),
     ],
 )
 async def test_mistakes_are_named(site: Site, path: str, param: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from chatd.errors import Conflict, NotFound
 from chatd.server import protocol as wire
@@ -252,6 +253,15 @@ def test_too_many_at_once() -> None:
         assert (error.code, error.retryable) == ("overloaded", True)
     session.ended(ending("r", 0))
     assert isinstance(session.frame(frame(wire.ResponseCreate("k2", "hi")))[0], Start)
+
+
+def test_a_changed_system_prompt_is_told_though_more_changes_while_it_waits() -> None:
+    session = ready()
+    start(session, "r", conversation_id="a")
+    changed = replace(update("a"), system_changed=True)
+    assert session.conversation(changed) == []
+    assert session.conversation(update("a")) == []
+    assert session.ended(ending("r", 0, conversation_id="a"))[-1] == Send(changed)
 
 
 def test_updates_of_other_conversations_do_not_wait() -> None:
