@@ -1,17 +1,12 @@
 """Random submits, aborts, faults and steps over a small pool: every text equals its cold reference."""
 
-from functools import lru_cache
-
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import initialize, rule
 
-from chatd.engine.messages import FinishReason, Submit
-from tests.support.engines import ChecksumRunner, request, toy_scheduler
+from tests.engine.asking_machine import AskingMachine
+from tests.support.engines import ChecksumRunner, toy_scheduler
 from tests.support.lab import Lab
-from tests.support.lab import reference as cold
-
-reference = lru_cache(maxsize=4096)(cold)
 
 
 def tree_prompt(path: list[int]) -> list[int]:
@@ -22,7 +17,7 @@ def tree_prompt(path: list[int]) -> list[int]:
     return ids
 
 
-class SchedulerMachine(RuleBasedStateMachine):
+class SchedulerMachine(AskingMachine):
     @initialize(
         page_size=st.sampled_from([1, 2, 16]),
         tokens=st.integers(160, 400),
@@ -36,8 +31,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             toy_scheduler(pages, page_size, step_tokens=step_tokens, max_running=4, enabled=enabled),
             ChecksumRunner(pages, page_size, overlaps=overlaps),
         )
-        self.submits: list[Submit] = []
-        self.bad: set[str] = set()
+        self.submits = []
+        self.bad = set()
         self.lab.runner.bad = lambda row: row.rid in self.bad
 
     @rule(
@@ -47,16 +42,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         seed=st.integers(0, 2),
     )
     def submit(self, path: list[int], max_tokens: int, namespace: str, seed: int) -> None:
-        one = request(
-            f"r{len(self.submits)}",
-            tree_prompt(path),
-            max_tokens,
-            namespace=namespace,
-            seed=seed,
-            temperature=float(seed > 0),
-        )
-        self.submits.append(one)
-        self.lab.submit(one)
+        self.ask(tree_prompt(path), max_tokens, namespace, seed)
 
     @rule(steps=st.integers(1, 12))
     def step(self, steps: int) -> None:
@@ -64,34 +50,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             if self.lab.scheduler.has_work:
                 self.lab.step()
 
-    @rule(pick=st.integers(0, 1000))
-    def abort(self, pick: int) -> None:
-        if self.submits:
-            self.lab.abort(self.submits[pick % len(self.submits)].rid)
-
-    @rule(pick=st.integers(0, 1000))
-    def poison(self, pick: int) -> None:
-        if self.submits:
-            self.bad.add(self.submits[pick % len(self.submits)].rid)
-
     def teardown(self) -> None:
         if not hasattr(self, "lab"):
             return
         self.lab.run()
-        self.lab.assert_at_rest()
-        for submit in self.submits:
-            outcome = self.lab.outcomes[submit.rid]
-            expected = reference(submit)
-            match outcome.done.reason:
-                case FinishReason.LENGTH:
-                    assert outcome.text == expected
-                case FinishReason.CANCELLED:
-                    assert expected.startswith(outcome.text)
-                case FinishReason.FAILED:
-                    assert submit.rid in self.bad or outcome.done.error_code == "exceeds_kv_pool"
-                    assert expected.startswith(outcome.text)
-                case reason:
-                    raise AssertionError(f"unexpected ending {reason}")
+        self.assert_ended_as_cold()
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase

@@ -1,30 +1,23 @@
 """Random requests, aborts, faults, damage, commands and restarts over a small pool and a disk."""
 
-from functools import lru_cache
-
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import initialize, rule
 
 from chatd.cache.block_tier import Block, ReadOutcome
 from chatd.cache.costs import Costs
 from chatd.engine.messages import (
     CacheCommand,
     ClearCache,
-    FinishReason,
     Forget,
     PinPrefix,
     Probe,
-    Submit,
     UnpinPrefix,
     Warm,
 )
 from chatd.ids import Namespace, Rid
+from tests.engine.asking_machine import AskingMachine
 from tests.engine.tiers import TierLab
-from tests.support.engines import request
-from tests.support.lab import reference as cold
-
-reference = lru_cache(maxsize=4096)(cold)
 
 PATHS = st.lists(st.integers(0, 2), min_size=1, max_size=4)
 NAMESPACES = st.sampled_from(["a", "b"])
@@ -38,7 +31,9 @@ def tree_prompt(path: list[int]) -> list[int]:
     return ids
 
 
-class TieringMachine(RuleBasedStateMachine):
+class TieringMachine(AskingMachine):
+    lab: TierLab
+
     @initialize(
         page_size=st.sampled_from([1, 8, 16, 64]),
         tokens=st.integers(500, 1100),
@@ -52,8 +47,8 @@ class TieringMachine(RuleBasedStateMachine):
         self.shape = (max(10, tokens // page_size), page_size)
         self.options = {"max_running": 4, "costs": Costs(load_s, 0.001), **options}
         self.lab = TierLab(*self.shape, **self.options)  # type: ignore[arg-type]
-        self.submits: list[Submit] = []
-        self.bad: set[str] = set()
+        self.submits = []
+        self.bad = set()
         self.damaged: set[int] = set()
         self._prepare()
 
@@ -70,16 +65,7 @@ class TieringMachine(RuleBasedStateMachine):
 
     @rule(path=PATHS, max_tokens=st.integers(1, 90), namespace=NAMESPACES, seed=st.integers(0, 2))
     def submit(self, path: list[int], max_tokens: int, namespace: str, seed: int) -> None:
-        one = request(
-            f"r{len(self.submits)}",
-            tree_prompt(path),
-            max_tokens,
-            namespace=namespace,
-            seed=seed,
-            temperature=float(seed > 0),
-        )
-        self.submits.append(one)
-        self.lab.submit(one)
+        self.ask(tree_prompt(path), max_tokens, namespace, seed)
 
     @rule(steps=st.integers(1, 12), work=st.integers(0, 8))
     def step(self, steps: int, work: int) -> None:
@@ -94,16 +80,6 @@ class TieringMachine(RuleBasedStateMachine):
             self.submit([step] * depth, 2, "a", 0)
         self.lab.work = work
         self.lab.run()
-
-    @rule(pick=st.integers(0, 1000))
-    def abort(self, pick: int) -> None:
-        if self.submits:
-            self.lab.abort(self.submits[pick % len(self.submits)].rid)
-
-    @rule(pick=st.integers(0, 1000))
-    def poison(self, pick: int) -> None:
-        if self.submits:
-            self.bad.add(self.submits[pick % len(self.submits)].rid)
 
     @rule(damaged=st.sets(st.integers(0, 7), max_size=3), accepts=st.booleans())
     def disk(self, damaged: set[int], accepts: bool) -> None:
@@ -134,20 +110,7 @@ class TieringMachine(RuleBasedStateMachine):
         self.lab.work = 1 << 30
         self.lab.run()
         self.lab.step()
-        self.lab.assert_at_rest()
-        for submit in self.submits:
-            outcome = self.lab.outcomes[submit.rid]
-            expected = reference(submit)
-            match outcome.done.reason:
-                case FinishReason.LENGTH:
-                    assert outcome.text == expected
-                case FinishReason.CANCELLED:
-                    assert expected.startswith(outcome.text)
-                case FinishReason.FAILED:
-                    assert submit.rid in self.bad or outcome.done.error_code == "exceeds_kv_pool"
-                    assert expected.startswith(outcome.text)
-                case reason:
-                    raise AssertionError(f"unexpected ending {reason}")
+        self.assert_ended_as_cold()
 
     def teardown(self) -> None:
         if hasattr(self, "lab"):
