@@ -21,7 +21,7 @@ function woff2Only(): Plugin {
   };
 }
 
-/** sw.js: src/sw/worker.js with the names of what the first load needs. */
+/** sw.js: src/sw/worker.js with the names of what the first load needs, and of the script and style that come later. */
 function serviceWorker(): Plugin {
   return {
     name: "service-worker",
@@ -30,9 +30,12 @@ function serviceWorker(): Plugin {
       const entry = Object.values(bundle).find((file) => file.type === "chunk" && file.isEntry);
       const first = entry?.type === "chunk" ? [entry.fileName, ...entry.imports, ...(entry.viteMetadata?.importedCss ?? [])] : [];
       const shell = ["./", "./look.js", "./icon.svg", ...first.map((name) => `./${name}`)];
+      const later = Object.keys(bundle)
+        .filter((name) => /\.(?:js|css)$/.test(name) && !first.includes(name))
+        .map((name) => `./${name}`);
       const worker = readFileSync(new URL("src/sw/worker.js", import.meta.url), "utf8");
       const version = createHash("sha256").update(Object.keys(bundle).sort().join("\n") + worker).digest("hex").slice(0, 12);
-      const source = `const VERSION = ${JSON.stringify(version)};\nconst SHELL = ${JSON.stringify(shell)};\n\n${worker}`;
+      const source = `const VERSION = ${JSON.stringify(version)};\nconst SHELL = ${JSON.stringify(shell)};\nconst LATER = ${JSON.stringify(later)};\n\n${worker}`;
       this.emitFile({ type: "asset", fileName: "sw.js", source });
     },
   };

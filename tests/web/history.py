@@ -15,11 +15,13 @@ from chatd.ids import ConversationId, Namespace, ResponseId
 from chatd.store.conversations import insert_conversation
 from chatd.store.flush_batch import EndedRow
 from chatd.store.records import ROOT_KEY, Timings, chain_key, micros
+from chatd.store.usage import StorageUse
 from tests.store.scribe import Scribe, asked, opened, said
 
 LOCAL = Namespace("local")
 DAY_S = 86_400
 DAYS = 14
+GIB_HOUR = 2**30 * 3600
 
 TALKS = {
     False: [
@@ -82,6 +84,9 @@ async def _fill(data_dir: Path, talks: list[tuple[str, str, str]], prefix: str) 
                 made += 1
                 home = (await store.create_conversation(LOCAL, title)).id
                 await _talk(scribe, home, question, answer, dice.randrange(2, 7), dice)
+            await store.add_storage(
+                [StorageUse(LOCAL, "disk", day * GIB_HOUR // 7), StorageUse(LOCAL, "pinned", GIB_HOUR // 400)]
+            )
         await store.end_run()
 
 

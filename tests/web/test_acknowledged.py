@@ -3,6 +3,8 @@
 import time
 from typing import Any
 
+from playwright.sync_api import expect
+
 from tests.web.chat_page import ChatPage
 from tests.web.page_server import PATIENCE_S
 
@@ -21,3 +23,7 @@ def test_a_painted_answer_is_acknowledged_whole(chat: ChatPage) -> None:
         chat.page.wait_for_timeout(50)
         seen = chat.api(f"responses/{response_id}")
     assert seen["sent_tokens"] == output_tokens > 0
+    chat.press("Where the prompt's tokens came from")
+    for name in ("sent", "acknowledged"):
+        figure = chat.answer.locator(f"[data-xray] [data-figure={name}]")
+        expect(figure).to_have_attribute("data-value", str(output_tokens))

@@ -42,7 +42,7 @@ def test_it_shows_what_is_where_and_what_is_shared(
     assert pages(page, "kept") == state.evictable_pages
     assert sum(pages(page, kind) for kind in ("held", "kept", "free")) == state.total_pages
     expect(page.page.get_by_text("The server keeps nothing on disk.")).to_be_visible()
-    expect(page.page.locator("[data-count=evicted] strong")).to_have_text("0")
+    expect(page.page.locator("[data-card=evicted] strong")).to_have_text("0")
     shared = page.page.locator("li.shared")
     expect(shared).to_have_count(1)
     expect(shared.locator("[data-stretch]").first).to_contain_text("shared by 2 chats")

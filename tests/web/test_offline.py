@@ -39,6 +39,22 @@ def test_an_open_conversation_can_be_reloaded_offline(server: PageServer, chat: 
     expect(chat.answer_text).to_have_text("You said: written offline")
 
 
+def test_code_has_its_colours_offline_though_none_was_seen_before(
+    server: PageServer, open_page: OpenPage
+) -> None:
+    colours = "**/assets/common-*.js"
+    chat = open_page(server.url, before=lambda page: page.route(colours, lambda route: route.abort()))
+    chat.ask("\n```python\nimport this\n```")
+    expect(chat.answer.locator("pre")).to_contain_text("import this")
+    expect(chat.answer.locator(".hljs-keyword")).to_have_count(0)
+    go_offline(chat)
+    server.cut_connections()
+    chat.page.unroute(colours)
+    chat.page.reload()
+    expect(chat.trouble).to_contain_text("You are offline.")
+    expect(chat.answer.locator(".hljs-keyword")).to_have_text("import")
+
+
 def test_half_an_answer_that_was_seen_is_kept_and_then_made_whole(
     data_dir: Path, built_page: Path, open_page: OpenPage
 ) -> None:

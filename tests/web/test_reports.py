@@ -57,7 +57,7 @@ def check_totals(page: ChatPage, total: dict[str, Any]) -> None:
         ("ttft", "ttft_hit_p50_ms"),
         ("turns", "turns"),
     ):
-        card = page.page.locator(f"[data-total={name}]")
+        card = page.page.locator(f"[data-card={name}]")
         expect(card).to_have_attribute(
             "data-value", f"{total[figure]:g}" if name == "x" else str(total[figure])
         )
@@ -98,7 +98,7 @@ def test_other_prices_are_a_view_and_the_bill_stays(page: ChatPage, data_folder:
     [billed] = told(data_folder)["totals"]
     page.page.get_by_text("What if prices were different?").click()
     page.page.get_by_label("Computed prompt").fill("3")
-    expect(page.page.locator("[data-total=cost]")).to_contain_text("as billed")
+    expect(page.page.locator("[data-card=cost]")).to_contain_text("as billed")
     report = told(data_folder, "--what-if", "computed=3")
     [total] = report["totals"]
     check_totals(page, total)
@@ -106,6 +106,30 @@ def test_other_prices_are_a_view_and_the_bill_stays(page: ChatPage, data_folder:
     assert total["cost_nano"] > billed["cost_nano"]
     page.page.get_by_role("button", name="Back to the prices that hold").click()
     check_totals(page, billed)
+
+
+def test_kept_kv_is_beside_the_turns_at_any_price(page: ChatPage, data_folder: Path) -> None:
+    def check(*args: str) -> None:
+        for at, kept in enumerate(told(data_folder, *args)["storage"]):
+            card = page.page.locator(f"[data-card=kept-{kept['tier']}{at}]")
+            expect(card).to_have_attribute("data-value", str(kept["byte_seconds"]))
+            price = f"{kept['cost_nano'] / 1e9:.4g}" if kept["cost_nano"] else "no price"
+            expect(card.locator("strong")).to_contain_text(price)
+            expect(card).to_contain_text("GiB-hours")
+
+    assert [kept["tier"] for kept in told(data_folder)["storage"]] == ["disk", "pinned"]
+    check()
+    page.page.get_by_text("What if prices were different?").click()
+    page.page.get_by_label("Kept KV").fill("0.02")
+    check("--what-if", "storage=0.02")
+    check_totals(page, told(data_folder)["totals"][0])
+    with page.page.expect_download() as download:
+        page.page.get_by_role("region", name="KV kept").get_by_role("link", name="CSV").click()
+    lines = list(csv.DictReader(io.StringIO(download.value.path().read_text("utf-8-sig"))))
+    sums = sum(int(line["byte_seconds"]) for line in lines)
+    assert sums == sum(kept["byte_seconds"] for kept in told(data_folder)["storage"])
+    page.page.locator("tbody tr button").first.click()
+    expect(page.page.get_by_role("region", name="KV kept")).to_have_count(0)
 
 
 def test_one_chat_alone_and_back(page: ChatPage, data_folder: Path) -> None:
@@ -121,7 +145,7 @@ def test_one_chat_alone_and_back(page: ChatPage, data_folder: Path) -> None:
 def test_csv_is_that_of_the_command(page: ChatPage, data_folder: Path) -> None:
     page.page.get_by_label("All", exact=True).check()
     with page.page.expect_download() as download:
-        page.page.get_by_role("link", name="CSV").click()
+        page.page.get_by_role("link", name="CSV").last.click()
     saved = download.value.path().read_text("utf-8-sig")
     done = CliRunner().invoke(cli, ["report", "--data-dir", str(data_folder), "--csv"])
     assert list(csv.reader(io.StringIO(saved))) == list(csv.reader(io.StringIO(done.stdout)))
@@ -156,4 +180,4 @@ def test_before_the_first_answer_and_after_it(chat: ChatPage) -> None:
     expect(chat.page.get_by_role("alert")).to_contain_text("The server cannot be reached.")
     chat.page.unroute("**/api/v1/reports/**")
     chat.page.get_by_role("button", name="Retry now").click()
-    expect(chat.page.locator("[data-total=turns]")).to_have_attribute("data-value", "1")
+    expect(chat.page.locator("[data-card=turns]")).to_have_attribute("data-value", "1")

@@ -122,6 +122,19 @@ def test_how_answers_are_sampled_is_kept_and_reset(server: PageServer, open_page
     assert asked.params == [params, {}]
 
 
+def test_another_tab_shows_a_changed_system_prompt_at_once(chat: ChatPage, open_page: OpenPage) -> None:
+    chat.ask("hello")
+    other = open_page(chat.page.url, beside=chat)
+    expect(other.answers).to_have_count(1)
+    for told in ("Rhyme.", "Be brief."):
+        settings(chat)
+        chat.page.get_by_role("textbox", name="System prompt").fill(told)
+        chat.page.get_by_role("button", name="Use from the next answer on").click()
+        if told == "Rhyme.":
+            other.page.get_by_text("System prompt").click()
+        expect(other.page.get_by_text(told)).to_be_visible()
+
+
 def test_a_system_prompt_begins_a_chat_and_is_changed_in_it(chat: ChatPage) -> None:
     """Warned that all is computed again, which the next answer's figures then say."""
     page = chat.page

@@ -385,7 +385,7 @@ def reports_what_if(visit: Visit) -> None:
     reports(visit)
     visit.page.locator("summary").click()
     visit.page.locator("input[type=range]").first.fill("3")
-    expect(visit.page.locator("[data-total=cost]")).to_contain_text(re.compile("billed|计费"))
+    expect(visit.page.locator("[data-card=cost]")).to_contain_text(re.compile("billed|计费"))
 
 
 def cache(visit: Visit) -> None:

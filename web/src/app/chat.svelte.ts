@@ -275,7 +275,7 @@ export class Chat {
     conversation.title = event.title;
     conversation.tipId = event.tip_id;
     const isNews = event.tip_id !== null && !conversation.tree.byId.has(event.tip_id);
-    if (isNews && conversation === this.current) this.#load(conversation);
+    if ((isNews || event.system_changed) && conversation === this.current) this.#load(conversation);
   }
 
   #announce({ conversation, answer }: Live): void {

@@ -4,9 +4,11 @@ import { mainTotal, sinceOf, type Range } from "../core/reports";
 import { told } from "../text/failures";
 import { ApiError } from "../wire/http";
 import {
+  getKept,
   getPrices,
   getReport,
   getTurns,
+  type KeptSum,
   type PriceBook,
   type PriceName,
   type Report,
@@ -25,6 +27,7 @@ interface Shown {
   /** At the prices that were billed, if others are on show. */
   billed: Report | null;
   turns: readonly TurnRow[];
+  kept: readonly KeptSum[];
   table: Report;
   kind: ReportKind;
 }
@@ -55,15 +58,16 @@ export class Reports {
     this.busy = true;
     const { query, kind } = this;
     try {
-      const [days, billed, { rows: turns }, table, book] = await Promise.all([
+      const [days, billed, { rows: turns }, kept, table, book] = await Promise.all([
         getReport("days", query, MOST_DAYS, null),
         this.isWhatIf ? getReport("days", { ...query, prices: {} }, 1, null) : null,
         getTurns(query),
+        query.session === null ? getKept(query) : { totals: [] },
         getReport(kind, query, PAGE, null),
         this.book ?? getPrices(),
       ]);
       if (asked !== this.#asked) return;
-      this.shown = { days, billed, turns, table, kind };
+      this.shown = { days, billed, turns, kept: kept.totals, table, kind };
       this.book = book;
       this.error = "";
     } catch (error) {

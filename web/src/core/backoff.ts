@@ -1,5 +1,5 @@
 const FIRST_MS = 250;
-const LONGEST_MS = 8000;
+const LONGEST_MS = 5000;
 
 /** Milliseconds to wait before connection attempt `attempt` (0 is the first retry). `random` in [0, 1) spreads clients. */
 export function retryDelay(attempt: number, random: number): number {

@@ -37,9 +37,9 @@ export function mainTotal(totals: readonly ReportTotal[]): ReportTotal | null {
   return totals.reduce<ReportTotal | null>((most, each) => (most === null || each.turns > most.turns ? each : most), null);
 }
 
-/** How far a price's slider goes, and its steps: to four times the price, or to 10 where that is nothing. Units for a million. */
-export function sliderOf(nano: number): { price: number; max: number; step: number } {
+/** How far a price's slider goes, and its steps: to four times the price, or to `most` where that is nothing. Units. */
+export function sliderOf(nano: number, most = 10): { price: number; max: number; step: number } {
   const price = nano / 1e9;
-  const max = price === 0 ? 10 : price * 4;
+  const max = price === 0 ? most : price * 4;
   return { price, max, step: max / 80 };
 }

@@ -2,14 +2,15 @@
  * The page's own files, kept so that it opens while the server is away. Conversations are kept elsewhere
  * (app/kept.ts); nothing but those files is ever answered from here.
  *
- * The build puts VERSION and SHELL (what the first load needs) before this text: see vite.config.ts.
+ * The build puts VERSION, SHELL (what the first load needs) and LATER (what code, formulas and the other places need)
+ * before this text: see vite.config.ts.
  */
 
 const CACHE = `chatd-page-${VERSION}`;
 const within = (url) => url.origin === location.origin && url.pathname.startsWith(new URL("./", location.href).pathname);
 
 self.addEventListener("install", (event) => {
-  event.waitUntil(caches.open(CACHE).then((cache) => cache.addAll(SHELL)));
+  event.waitUntil(keepAll());
   self.skipWaiting();
 });
 
@@ -26,6 +27,13 @@ self.addEventListener("fetch", (event) => {
   else if (url.pathname.includes("/assets/")) event.respondWith(asset(request));
   else if (/\/(?:look\.js|icon\.svg)$/.test(url.pathname)) event.respondWith(fetch(request).catch(() => kept(request)));
 });
+
+/** Without the shell there is no page; what comes later is only missed. */
+async function keepAll() {
+  const cache = await caches.open(CACHE);
+  await cache.addAll(SHELL);
+  await cache.addAll(LATER).catch(() => undefined);
+}
 
 async function kept(request) {
   return (await caches.match(request, { cacheName: CACHE })) ?? Response.error();

@@ -59,6 +59,13 @@ export function bytes(value: number, locale: string): string {
   }).format(scaled);
 }
 
+const GIB_HOUR = 2 ** 30 * 3600;
+
+/** Bytes times seconds in GiB-hours, with three figures of what there is. */
+export function gibHours(byteSeconds: number, locale: string): string {
+  return numberFormat(locale, { maximumSignificantDigits: 3 }).format(byteSeconds / GIB_HOUR);
+}
+
 /** A server's message as a sentence: servers begin small, and end without a full stop. */
 export function sentence(message: string): string {
   const text = message.trim();

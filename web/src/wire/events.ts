@@ -192,6 +192,7 @@ export interface ConversationUpdated {
   tip_id: string | null;
   updated_at: string;
   pinned: boolean;
+  system_changed: boolean;
 }
 
 /** What would become of a prompt now. `cost` is the prompt's alone. */

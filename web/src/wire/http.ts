@@ -23,6 +23,8 @@ export interface SessionView {
   open: boolean;
 }
 
+/** For an answer that a living server gives at once: over a dead network, a request may hang for minutes. */
+const READINESS_MS = 5000;
 const ASKING_WHO = new Set(["api/v1/session", "api/v1/login"]);
 
 export function pageUrl(path: string): URL {
@@ -36,8 +38,9 @@ export function socketUrl(): string {
   return url.href;
 }
 
-export async function request(method: string, path: string, body?: object, keepalive = false): Promise<Response> {
-  const init: RequestInit = { method, keepalive, headers: { accept: "application/json" } };
+/** `more`: such as `keepalive`, or a `signal` to give up by. */
+export async function request(method: string, path: string, body?: object, more: RequestInit = {}): Promise<Response> {
+  const init: RequestInit = { ...more, method, headers: { accept: "application/json" } };
   if (body !== undefined) {
     init.body = JSON.stringify(body);
     init.headers = { ...init.headers, "content-type": "application/json" };
@@ -92,6 +95,16 @@ export async function checkSession(): Promise<void> {
 
 const conversationPath = (id: string): string => `api/v1/conversations/${encodeURIComponent(id)}`;
 
+/** Of an answer's output tokens: those that went out to a reader, and those that arrived as far as one said so. */
+export interface Delivery {
+  sent_tokens: number;
+  acknowledged_tokens: number;
+}
+
+export function getDelivery(responseId: string): Promise<Delivery> {
+  return call("GET", `api/v1/responses/${encodeURIComponent(responseId)}`);
+}
+
 export function listConversations(limit: number, before: string | null): Promise<ConversationPage> {
   const cursor = before === null ? "" : `&before=${encodeURIComponent(before)}`;
   return call("GET", `api/v1/conversations?limit=${limit}${cursor}`);
@@ -125,13 +138,13 @@ export function renameConversation(id: string, title: string): Promise<Conversat
 
 /** `keepalive` lets the request outlive the page. Deleting what is already gone is no error. */
 export async function deleteConversation(id: string, keepalive: boolean): Promise<void> {
-  const response = await request("DELETE", conversationPath(id), undefined, keepalive);
+  const response = await request("DELETE", conversationPath(id), undefined, { keepalive });
   if (!response.ok && response.status !== 404) throw await failure(response);
 }
 
 /** Readiness is told with any status: 200 only when ready. Throws ApiError when nobody answers. */
 export async function getReadiness(): Promise<Readiness> {
-  const response = await request("GET", "readyz");
+  const response = await request("GET", "readyz", undefined, { signal: AbortSignal.timeout(READINESS_MS) });
   try {
     return (await response.json()) as Readiness;
   } catch {

@@ -138,13 +138,41 @@ describe("Link", () => {
     expect(states).toEqual(["open", "lost"]);
   });
 
+  it("takes a new line at once when it wakes up over one that does not open", () => {
+    const { link, states, greet } = setup();
+    link.probe(3000);
+    expect(Line.opened.length).toBe(1); // it has only just begun
+    vi.advanceTimersByTime(1_000);
+    link.probe(3000);
+    expect(Line.opened.length).toBe(2);
+    greet();
+    expect(states).toEqual(["lost", "open"]);
+    vi.advanceTimersByTime(5_000);
+    expect(Line.opened.length).toBe(2);
+  });
+
+  it("comes back within 5 s however long it was away, and though whoever hears of the loss fails", () => {
+    const { line } = setup();
+    for (let attempt = 0; attempt < 20; attempt += 1) {
+      line().onclose?.();
+      vi.advanceTimersByTime(5_000);
+      expect(Line.opened.length).toBe(attempt + 2);
+    }
+    const failing = new Link("ws://host/ws", { onState: () => { throw new Error("no"); }, onEvent: () => undefined }, () => 0.5);
+    failing.connect();
+    expect(() => line().onclose?.()).toThrow("no");
+    const before = Line.opened.length;
+    vi.advanceTimersByTime(250);
+    expect(Line.opened.length).toBe(before + 1);
+  });
+
   it("gives up a server that never greets, and lets pass what is no event", () => {
     const { states, events, line } = setup();
     line().onopen?.();
     line().onmessage?.({ data: new ArrayBuffer(1) });
     line().onmessage?.({ data: "{" });
     line().onmessage?.({ data: "[]" });
-    vi.advanceTimersByTime(10_000);
+    vi.advanceTimersByTime(8_000);
     expect(states).toEqual(["lost"]);
     expect(events).toEqual([]);
   });

@@ -17,12 +17,16 @@ export interface LinkHandlers {
 }
 
 const PROTOCOL = "chatd.v1";
-const GREETING_MS = 10_000;
+/** From the attempt to the greeting. Browsers themselves hold attempts back for up to 5 s after many that failed. */
+const GREETING_MS = 8000;
+/** An attempt as old as this may have begun on a network that is gone. */
+const FRESH_MS = 1000;
 
 export class Link {
   #socket: WebSocket | null = null;
   #state: LinkState = "connecting";
   #attempt = 0;
+  #begunAt = 0;
   #heartbeatMs = 0;
   #retry: ReturnType<typeof setTimeout> | undefined;
   #watch: ReturnType<typeof setTimeout> | undefined;
@@ -41,6 +45,7 @@ export class Link {
   connect(): void {
     if (this.#socket) return;
     clearTimeout(this.#retry);
+    this.#begunAt = Date.now();
     const socket = new WebSocket(this.url, PROTOCOL);
     this.#socket = socket;
     socket.onopen = () => socket.send(JSON.stringify({ type: "session.hello" } satisfies ClientEvent));
@@ -55,11 +60,16 @@ export class Link {
     return true;
   }
 
-  /** Asks for a sign of life now, with a short patience: for the moment a sleeping page wakes up. */
+  /**
+   * Asks for a sign of life now, with a short patience: for the moment a sleeping page wakes up, or the network
+   * comes back. An attempt that began before that gives way to a new one.
+   */
   probe(patienceMs: number): void {
     const socket = this.#socket;
     if (!socket) this.connect();
-    else if (this.send({ type: "ping" })) {
+    else if (this.#state !== "open") {
+      if (Date.now() - this.#begunAt >= FRESH_MS) this.restart();
+    } else if (this.send({ type: "ping" })) {
       clearTimeout(this.#watch);
       this.#watch = setTimeout(() => this.#lose(socket), patienceMs);
     }
@@ -100,9 +110,9 @@ export class Link {
     this.#socket = null;
     socket.onclose = socket.onmessage = socket.onopen = null;
     socket.close();
-    this.#become("lost");
     this.#retry = setTimeout(() => this.connect(), retryDelay(this.#attempt, this.random()));
     this.#attempt += 1;
+    this.#become("lost"); // last: whoever hears of it may connect at once, and must not hinder the retry
   }
 
   #become(state: LinkState): void {

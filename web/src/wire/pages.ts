@@ -60,6 +60,9 @@ export const files = {
     const params = new URLSearchParams({ format, ...(last === null ? {} : { last }) });
     return pageUrl(`api/v1/conversations/${encodeURIComponent(id)}/export?${params}`).href;
   },
+  kept: ({ since, prices }: ReportQuery): string => {
+    return pageUrl(`api/v1/reports/storage?${paramsOf({ since, session: null, prices })}&format=csv`).href;
+  },
   report: (kind: ReportKind, query: ReportQuery): string => {
     return pageUrl(`api/v1/reports/${kind}?${paramsOf(query)}&format=csv`).href;
   },
@@ -69,14 +72,14 @@ export const files = {
 
 export const REPORT_KINDS = ["sessions", "days", "models", "keys"] as const;
 export type ReportKind = (typeof REPORT_KINDS)[number];
-export const PRICES = ["computed", "gpu_hit", "disk_hit", "output"] as const;
+export const PRICES = ["computed", "gpu_hit", "disk_hit", "output", "storage"] as const;
 export type PriceName = (typeof PRICES)[number];
 
 /** Which turns, and at which prices: those that are not named are as they were billed. */
 export interface ReportQuery {
   since: string | null;
   session: string | null;
-  /** Units of the currency for a million tokens. */
+  /** Units of the currency for a million tokens; for a GiB-hour of `storage`. */
   prices: Partial<Record<PriceName, number>>;
 }
 
@@ -129,7 +132,15 @@ export interface TurnRow {
   hit_rate: number;
 }
 
-/** Nano-units for a million tokens. */
+/** What KV that was kept comes to. `tier`: "disk", or "pinned" in memory. */
+export interface KeptSum {
+  tier: string;
+  byte_seconds: number;
+  currency: string;
+  cost_nano: number | null;
+}
+
+/** Nano-units for a million tokens; for a GiB-hour of `storage`. */
 export type PriceBook = Record<PriceName, number | null> & { version: string; currency: string };
 
 export function getReport(kind: ReportKind, query: ReportQuery, limit: number, after: string | null): Promise<Report> {
@@ -139,6 +150,11 @@ export function getReport(kind: ReportKind, query: ReportQuery, limit: number, a
 
 export function getTurns({ since, session }: ReportQuery): Promise<{ rows: TurnRow[] }> {
   return call("GET", `api/v1/reports/turns?${paramsOf({ since, session, prices: {} })}`);
+}
+
+/** Of all turns: what is kept is kept for whoever comes. */
+export function getKept({ since, prices }: ReportQuery): Promise<{ totals: KeptSum[] }> {
+  return call("GET", `api/v1/reports/storage?${paramsOf({ since, session: null, prices })}`);
 }
 
 export function getPrices(): Promise<PriceBook> {
