@@ -1,6 +1,6 @@
 """/api/v1: conversations, responses and reports over HTTP. Bodies are as strict as frames are."""
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, to_builtins
@@ -8,18 +8,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
-from chatd.engine.messages import EngineCounters
 from chatd.errors import InvalidParameter, NotFound
 from chatd.ids import ConversationId, Namespace, ResponseId
 from chatd.server.commands import command_of
 from chatd.server.estimates import estimated_of
+from chatd.server.flush import run_counters
 from chatd.server.http import json_response, read_json
 from chatd.server.protocol import Asking, Key
 from chatd.server.report_views import report_of, verdict_of
 from chatd.server.state import AppState
 from chatd.server.views import brief_of, conversation_of, response_of
 from chatd.server.visitors import visitor_of
-from chatd.store.records import RunCounters
 
 MAX_ID_CHARS = 128
 MOST_LISTED = 200
@@ -142,7 +141,7 @@ async def verify(request: Request) -> Response:
     """Checks the ledger against pieces, messages and the live engine. 200 whether it holds or not."""
     state = _state(request)
     service = state.service
-    live = None if service is None else lambda: _run_counters(service.counters)
+    live = None if service is None else lambda: run_counters(service.counters)
     return json_response(verdict_of(await state.store.verify(live)))
 
 
@@ -171,10 +170,6 @@ async def status(request: Request) -> Response:
         }
         body["engine"] = {**asdict(service.engine_state), "counters": asdict(service.counters)}
     return json_response(body)
-
-
-def _run_counters(counters: EngineCounters) -> RunCounters:
-    return RunCounters(**{field.name: getattr(counters, field.name) for field in fields(RunCounters)})
 
 
 def _state(request: Request) -> AppState:

@@ -26,7 +26,7 @@ from chatd.server.engine_calls import EngineCalls
 from chatd.server.estimates import Estimated
 from chatd.server.facts import EngineIdentity, facts_of
 from chatd.server.figures import ResponseFigures
-from chatd.server.flush import ConversationListener, Flusher, run_counters
+from chatd.server.flush import ConversationListener, Flusher
 from chatd.server.forgetter import Forgetter
 from chatd.server.hub import Hub
 from chatd.server.live import LiveResponse, ResponseStream
@@ -46,7 +46,7 @@ from chatd.server.turns import Place, find_place
 from chatd.server.visitors import Visitor
 from chatd.store.errors import StoreFailure, TipMoved
 from chatd.store.key_limits import NoRoom
-from chatd.store.records import ResponseRecord, ResponseStatus, RunCounters, RunId
+from chatd.store.records import ResponseRecord, ResponseStatus, RunId
 from chatd.store.store import Store
 
 __all__ = ["Backend", "ChatService", "ChatTurn", "CreateCommand", "ServiceSettings", "Started"]
@@ -115,13 +115,6 @@ class ChatService:
     def counters(self) -> EngineCounters:
         """The engine's totals as of the last step the loop heard of."""
         return self._flusher.counters
-
-    def live_counters(self) -> RunCounters:
-        """The same as the ledger keeps them. They may be ahead of what is stored, never behind.
-
-        May be called from any thread.
-        """
-        return run_counters(self._flusher.counters)
 
     @property
     def engine_state(self) -> EngineState:
