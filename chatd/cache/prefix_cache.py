@@ -238,8 +238,7 @@ class PrefixCache:
     @property
     def pinned_pages(self) -> int:
         """Pages that holds alone keep from being evicted, if there are no leases."""
-        held = {node for hold in self._holds for node in self._tree.path(hold.node)}
-        return sum(len(node.pages) for node in held)
+        return sum(self.held_pages(self._holds).values())
 
     def held_pages(self, holds: Iterable[Hold]) -> dict[Namespace, int]:
         """Pages of the paths that these keep, each once, by the namespace they belong to."""
