@@ -16,8 +16,6 @@ SPM = spm_tokenizer()
 END = BYTES.vocab_size - 2
 IDS = st.lists(st.integers(0, BYTES.vocab_size - 1), max_size=40)
 
-STOPS = st.lists(st.text("ab\u00e9\ufffd\u20ac", min_size=1, max_size=3), min_size=1, max_size=3)
-
 Streamed = tuple[list[str], list[int], AnswerText, bool]
 
 

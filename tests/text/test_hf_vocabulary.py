@@ -16,8 +16,6 @@ from tests.text.vocabularies import PIECES, byte_tokenizer, ids_of, spm_metadata
 Json = dict[str, Any]
 MERGES = ["h e", "l l", "he ll", "hell o", "< |", "e n", "en d", "| >", "<| end", "<|end |>"]
 
-REGEX = {"trim_offsets": True, "use_regex": True}
-
 
 def added(token_id: int, content: str, *, special: bool, **flags: bool) -> Json:
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
