@@ -16,6 +16,7 @@ def test_a_painted_answer_is_acknowledged_whole(chat: ChatPage) -> None:
         for message in chat.messages()
         for one in message["responses"]
     )
+    chat.press("Where the prompt's tokens came from")
     deadline = time.monotonic() + PATIENCE_S
     seen: dict[str, Any] = {}
     while seen.get("acknowledged_tokens") != output_tokens:
@@ -23,7 +24,6 @@ def test_a_painted_answer_is_acknowledged_whole(chat: ChatPage) -> None:
         chat.page.wait_for_timeout(50)
         seen = chat.api(f"responses/{response_id}")
     assert seen["sent_tokens"] == output_tokens > 0
-    chat.press("Where the prompt's tokens came from")
     for name in ("sent", "acknowledged"):
         figure = chat.answer.locator(f"[data-xray] [data-figure={name}]")
         expect(figure).to_have_attribute("data-value", str(output_tokens))

@@ -114,8 +114,8 @@ def test_kept_kv_is_beside_the_turns_at_any_price(page: ChatPage, data_folder: P
             card = page.page.locator(f"[data-card=kept-{kept['tier']}{at}]")
             expect(card).to_have_attribute("data-value", str(kept["byte_seconds"]))
             price = f"{kept['cost_nano'] / 1e9:.4g}" if kept["cost_nano"] else "no price"
-            expect(card.locator("strong")).to_contain_text(price)
-            expect(card).to_contain_text("GiB-hours")
+            expect(card.locator("span")).to_contain_text(price)
+            expect(card.locator("strong")).to_contain_text("GiB-hours")
 
     assert [kept["tier"] for kept in told(data_folder)["storage"]] == ["disk", "pinned"]
     check()

@@ -4,6 +4,9 @@ import * as http from "../wire/http";
 import { Link, type LinkState } from "../wire/link";
 import { Health } from "./health.svelte";
 
+/** An attempt that has not come through by then, though the server answers, is stuck. */
+const STUCK_MS = 3000;
+
 export interface LineHooks {
   /** The server greeted and has its model. `again`: it had greeted this page before. */
   onReady(again: boolean): void;
@@ -70,7 +73,7 @@ export class Line {
   }
 
   #serverReady(): void {
-    if (this.#link.state !== "open") this.#link.connect();
+    if (this.#link.state !== "open") this.#link.renew(STUCK_MS);
     else if (!this.ready) this.#link.send({ type: "session.hello" });
   }
 

@@ -143,11 +143,14 @@ describe("Link", () => {
     link.probe(3000);
     expect(Line.opened.length).toBe(1); // it has only just begun
     vi.advanceTimersByTime(1_000);
+    link.renew(2_000);
+    expect(Line.opened.length).toBe(1);
     link.probe(3000);
     expect(Line.opened.length).toBe(2);
     greet();
     expect(states).toEqual(["lost", "open"]);
     vi.advanceTimersByTime(5_000);
+    link.renew(1_000);
     expect(Line.opened.length).toBe(2);
   });
 

@@ -66,13 +66,17 @@ export class Link {
    */
   probe(patienceMs: number): void {
     const socket = this.#socket;
-    if (!socket) this.connect();
-    else if (this.#state !== "open") {
-      if (Date.now() - this.#begunAt >= FRESH_MS) this.restart();
-    } else if (this.send({ type: "ping" })) {
+    if (!socket || this.#state !== "open") return this.renew(FRESH_MS);
+    if (this.send({ type: "ping" })) {
       clearTimeout(this.#watch);
       this.#watch = setTimeout(() => this.#lose(socket), patienceMs);
     }
+  }
+
+  /** Connects, also where an attempt is under way that is older than this. No effect on an open socket. */
+  renew(olderThanMs: number): void {
+    if (!this.#socket) this.connect();
+    else if (this.#state !== "open" && Date.now() - this.#begunAt >= olderThanMs) this.restart();
   }
 
   /** Gives this socket up and takes a new one: what came over it does not fit together. */
