@@ -15,6 +15,7 @@ from chatd_kernels.cpu.simd import (
     device,
     exp,
     floats,
+    fma,
     fold_largest,
     fold_total,
     halves,
@@ -35,11 +36,12 @@ from chatd_kernels.cpu.simd import (
     spread,
     store,
     store_f32,
-    store_i32,
     take,
     times_rows,
     to_bf16,
     to_float,
+    transpose,
+    weight_of,
 )
 from chatd_kernels.cpu.store_kernels import KV_SIZES
 
@@ -49,6 +51,7 @@ LOWEST = -1e30
 """Below every score; not minus infinity, which less itself is NaN."""
 HELD = 256
 """Lanes of a decode tile: with K or V beside them they stay in registers."""
+LOG2_E = 1.4426950408889634
 PARTIAL = 2
 """Floats before a head's part of a result: maximum and sum."""
 
@@ -242,6 +245,7 @@ def make_extend(dtype: str, kv_dtype: str, dim: int, page_size: int, group: int,
     exact = kv_dtype == "f32"
     size, kv_size, quantised = SIZES[dtype], KV_SIZES[kv_dtype], kv_dtype == "int8"
     f32, bits, row_kind = floats(QUERIES), halves(2 * QUERIES), floats(dim)
+    row_bits = halves(dim)
     products, read_q, read_kv, write = (
         floats(KEYS * QUERIES),
         reader(dtype, dim),
@@ -264,11 +268,15 @@ def make_extend(dtype: str, kv_dtype: str, dim: int, page_size: int, group: int,
     scale_at = o_at + dim * QUERIES * 4
     place_at = scale_at + 2 * TILE * 4
 
+    # K is multiplied where it lies, if a tile's columns lie in one page.
+    in_place = kv_dtype == "bf16" and page_size % KEYS == 0
+    words = -(-depth // LANES) * LANES
+
     @device
     def pack_queries(q, heads, first_row, rows, buffer):  # type: ignore[no-untyped-def]
         """Row ``r`` is query ``r // group`` and head ``r % group``: its words go to lane ``r - first_row``."""
         for lane in range(QUERIES):
-            row = buffer + s_at
+            row = buffer + o_at + lane * words * 4
             if lane < rows:
                 r = first_row + lane
                 values = read_q(q + ((r // group) * heads + r % group) * dim * size)
@@ -278,8 +286,20 @@ def make_extend(dtype: str, kv_dtype: str, dim: int, page_size: int, group: int,
                 store(row, values)
             else:
                 store(row, to_bf16(values))
-            for i in range(depth):
-                store_i32(buffer + q_at + i * step + lane * 4, load_i32(row + i * 4))
+        for lane in range(0, QUERIES, LANES):
+            for word_at in range(0, words, LANES):
+                source = buffer + o_at + (lane * words + word_at) * 4
+                transpose(source, words * 4, buffer + q_at + word_at * step + lane * 4, step)
+
+    @device
+    def gather_values(v, table, page_bytes, begin, buffer):  # type: ignore[no-untyped-def]
+        """V of a whole tile by pairs of rows."""
+        for pair in range(TILE // 2):
+            token = begin + 2 * pair
+            page, slot = load_i32(table + (token // page_size) * 4), token % page_size
+            at = v + page * page_bytes + slot * dim * kv_size
+            both = interleave(load(row_bits, at), load(row_bits, at + dim * kv_size))
+            store(buffer + v_at + pair * dim * 4, both)
 
     @device
     def gather(k, v, k_scale, v_scale, table, page_bytes, scale_bytes, begin, end, buffer):  # type: ignore[no-untyped-def]
@@ -324,16 +344,16 @@ def make_extend(dtype: str, kv_dtype: str, dim: int, page_size: int, group: int,
         return acc
 
     @device
-    def weigh(buffer, begin, masked, window, scale, most, peak):  # type: ignore[no-untyped-def]
-        """Scores to weights: capped, hidden where not seen, less the peak. Returns the new peak and their sum."""
+    def adjust(buffer, begin, masked, window, scale, most, top):  # type: ignore[no-untyped-def]
+        """Scores capped, and hidden where not seen. Returns the largest."""
         places = load(f32, buffer + place_at)
-        top = peak
         for j in range(TILE):
             at = buffer + s_at + j * QUERIES * 4
-            s = load(f32, at) * splat(f32, scale)
+            s = load(f32, at)
             if quantised:
                 s = s * splat(f32, load_f32(buffer + scale_at + j * 4))
-            s = cap(s, most)
+            if softcap:
+                s = cap(s * splat(f32, scale), most)
             if masked:
                 key = splat(f32, float(begin + j))
                 s = select(at_least(places, key), s, splat(f32, 2 * LOWEST))
@@ -341,11 +361,24 @@ def make_extend(dtype: str, kv_dtype: str, dim: int, page_size: int, group: int,
                     s = select(at_least(key, places - splat(f32, window - 1.0)), s, splat(f32, 2 * LOWEST))
             store(at, s)
             top = larger(s, top)
+        return top
+
+    @device
+    def weigh(buffer, top, scale):  # type: ignore[no-untyped-def]
+        """Scores to weights: powers of what they are above ``top``, times ``scale``. Returns their sum."""
         total = splat(f32, 0.0)
+        factor = splat(f32, scale if exact else scale * LOG2_E)
+        offset = splat(f32, 0.0) - top * factor
         for pair in range(TILE // 2):
             at = buffer + s_at + 2 * pair * QUERIES * 4
-            even = exp(f32, load(f32, at) - top)
-            odd = exp(f32, load(f32, at + QUERIES * 4) - top)
+            even, odd = load(f32, at), load(f32, at + QUERIES * 4)
+            if exact:
+                even, odd = exp(f32, (even - top) * factor), exp(f32, (odd - top) * factor)
+            else:
+                even, odd = (
+                    weight_of(f32, fma(even, factor, offset)),
+                    weight_of(f32, fma(odd, factor, offset)),
+                )
             total = total + (even + odd)
             if quantised:
                 even = even * splat(f32, load_f32(buffer + scale_at + (TILE + 2 * pair) * 4))
@@ -355,7 +388,7 @@ def make_extend(dtype: str, kv_dtype: str, dim: int, page_size: int, group: int,
                 store(buffer + p_at + (2 * pair + 1) * step, odd)
             else:
                 store(buffer + p_at + pair * step, interleave(to_bf16(even), to_bf16(odd)))
-        return top, total
+        return total
 
     @device
     def block(  # type: ignore[no-untyped-def]
@@ -384,33 +417,44 @@ def make_extend(dtype: str, kv_dtype: str, dim: int, page_size: int, group: int,
             r = first_row + min(lane, rows - 1)
             store_f32(buffer + place_at + lane * 4, float(place + r // group))
         lowest_place = place + first_row // group
-        first = max(0, lowest_place - window + 1) if window else 0
+        first = max(0, lowest_place - window + 1) // TILE * TILE if window else 0
+        factor = 1.0 if softcap else scale
         peak, weight = splat(f32, LOWEST), splat(f32, 0.0)
         for d in range(dim):
             store(buffer + o_at + d * QUERIES * 4, splat(f32, 0.0))
         for begin in range(first, kv_end, TILE):
-            gather(
-                k,
-                v,
-                k_scale,
-                v_scale,
-                table,
-                page_bytes,
-                scale_bytes,
-                begin,
-                min(begin + TILE, kv_end),
-                buffer,
-            )
-            for j in range(0, TILE, KEYS):
-                dots = multiply(
-                    splat(products, 0.0), buffer + q_at, buffer + k_at + j * row_bytes, 4, row_bytes, depth
+            direct = in_place and begin + TILE <= kv_end
+            if direct:
+                gather_values(v, table, page_bytes, begin, buffer)
+            else:
+                gather(
+                    k,
+                    v,
+                    k_scale,
+                    v_scale,
+                    table,
+                    page_bytes,
+                    scale_bytes,
+                    begin,
+                    min(begin + TILE, kv_end),
+                    buffer,
                 )
+            tops = peak
+            for j in range(0, TILE, KEYS):
+                keys = buffer + k_at + j * row_bytes
+                if direct:
+                    page, slot = load_i32(table + ((begin + j) // page_size) * 4), (begin + j) % page_size
+                    keys = k + page * page_bytes + slot * row_bytes
+                dots = multiply(splat(products, 0.0), buffer + q_at, keys, 4, row_bytes, depth)
                 store(buffer + s_at + j * QUERIES * 4, dots)
+                tops = larger(fold_largest(f32, dots), tops)
             masked = window > 0 or begin + TILE > lowest_place + 1
-            new_peak, total = weigh(buffer, begin, masked, window, scale, most, peak)
-            shrink = exp(f32, peak - new_peak)
+            if masked or quantised or softcap:
+                tops = adjust(buffer, begin, masked, window, scale, most, peak)
+            total = weigh(buffer, tops, factor)
+            shrink = exp(f32, (peak - tops) * splat(f32, factor))
             weight = weight * shrink + total
-            peak = new_peak
+            peak = tops
             shrinks = spread(products, shrink)
             for d in range(0, dim, DIMS):
                 at = buffer + o_at + d * QUERIES * 4
@@ -421,11 +465,13 @@ def make_extend(dtype: str, kv_dtype: str, dim: int, page_size: int, group: int,
         for d in range(dim):
             at = buffer + o_at + d * QUERIES * 4
             store(at, load(f32, at) * inverse)
+        for lane in range(0, QUERIES, LANES):
+            for d in range(0, dim, LANES):
+                source = buffer + o_at + (d * QUERIES + lane) * 4
+                transpose(source, QUERIES * 4, buffer + q_at + (lane * dim + d) * 4, dim * 4)
         for lane in range(rows):
-            r = first_row + lane
-            for d in range(dim):
-                store_f32(buffer + s_at + d * 4, load_f32(buffer + o_at + (d * QUERIES + lane) * 4))
-            write(out + ((r // group) * heads + r % group) * dim * size, load(row_kind, buffer + s_at))
+            r, made = first_row + lane, load(row_kind, buffer + q_at + lane * dim * 4)
+            write(out + ((r // group) * heads + r % group) * dim * size, made)
 
     def extend(p):  # type: ignore[no-untyped-def]
         q, out, k, v = load_i64(p + 24), load_i64(p + 32), load_i64(p + 40), load_i64(p + 48)

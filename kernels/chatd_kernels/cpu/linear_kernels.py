@@ -7,17 +7,18 @@ A block is 16 outputs. Of a group of a block: the codes, then 16 scales and 16 m
 
 from typing import Any
 
+from chatd_kernels.cpu.norm_kernels import reader
 from chatd_kernels.cpu.simd import (
     LANES,
     Vec,
+    at_least,
     device,
     dot_bytes,
     floats,
-    from_bf16,
     from_f16,
     halves,
+    interleave,
     ints,
-    largest,
     load,
     load_f16,
     load_i64,
@@ -25,22 +26,27 @@ from chatd_kernels.cpu.simd import (
     magnitude,
     octets,
     roundeven,
+    row_peaks,
+    row_sums,
     scale_rows,
+    select,
     splat,
     spread,
     store,
     store_f32,
     store_rows,
     take,
+    times_rows,
     to_float,
     to_int,
     to_octets,
-    total,
 )
 
 GROUP = 32
 FEW_ROWS = 16
 """So few that rounding them costs a thread less than waiting for another: some microseconds."""
+AT_ONCE = 6
+"""Groups of x that are rounded together. 128 rows of 576: 10 microseconds; one at a time 32 (a Zen 5 core)."""
 CHUNK_BLOCKS = 4
 """Blocks a thread takes at once."""
 ROWS = 8
@@ -49,26 +55,34 @@ ROWS = 8
 
 def quantiser(dtype: str) -> Any:
     """Rows of x to s8 codes with a float32 scale and scale * sum of codes for each group of 32."""
-    x_kind, f32 = (halves(GROUP) if dtype == "bf16" else floats(GROUP)), floats(GROUP)
     size = 2 if dtype == "bf16" else 4
 
-    @device
-    def read(at):  # type: ignore[no-untyped-def]
-        if size == 2:
-            return from_bf16(load(x_kind, at))
-        return load(x_kind, at)
+    def several(count: int) -> Any:
+        read, each = reader(dtype, count * GROUP), floats(count)
+
+        @device
+        def quantise(x, codes, scales):  # type: ignore[no-untyped-def]
+            values, none = read(x), splat(each, 0.0)
+            peaks = row_peaks(each, magnitude(values))
+            nothing = at_least(none, peaks)
+            inverse = select(nothing, none, splat(each, 127.0) / peaks)
+            rounded = roundeven(times_rows(values, inverse, each))
+            store(codes, to_octets(to_int(rounded)))
+            scale = peaks / splat(each, 127.0)
+            store(scales, interleave(scale, scale * row_sums(each, rounded)))
+
+        return quantise
+
+    one, many = several(1), several(AT_ONCE)
 
     @device
     def quantise(x, codes, scales, width):  # type: ignore[no-untyped-def]
-        for group in range(width // GROUP):
-            values = read(x + group * GROUP * size)
-            peak = largest(magnitude(values))
-            inverse = 127.0 / peak if peak > 0 else 0.0
-            rounded = roundeven(values * splat(f32, inverse))
-            store(codes + group * GROUP, to_octets(to_int(rounded)))
-            scale = peak / 127.0
-            store_f32(scales + group * 8, scale)
-            store_f32(scales + group * 8 + 4, scale * total(rounded))
+        groups = width // GROUP
+        whole = groups // AT_ONCE * AT_ONCE
+        for group in range(0, whole, AT_ONCE):
+            many(x + group * GROUP * size, codes + group * GROUP, scales + group * 8)
+        for group in range(whole, groups):
+            one(x + group * GROUP * size, codes + group * GROUP, scales + group * 8)
 
     return quantise
 

@@ -6,6 +6,7 @@ plain integers that count bytes. Products of bytes and of bf16 pairs use the mac
 `Isa` says it has one, and the same sums spelled out where not.
 """
 
+import functools
 import operator
 import platform
 from collections.abc import Callable, Sequence
@@ -316,6 +317,32 @@ def futex(context: Any, number: Any, address: Any, operation: Any, value: Any) -
         builder.call(function, [*args, LONG(0), LONG(0), LONG(0)])
 
     return _instruction(types.void, (number, address, types.int64, types.int64), emit)
+
+
+@intrinsic
+def transpose(context: Any, source: Any, stride: Any, to: Any, to_stride: Any) -> Any:
+    """16 rows of 16 words, ``stride`` bytes apart: word j of row i becomes word i of row j, at ``to``."""
+
+    def emit(builder: Any, args: Any, _: Any) -> Any:
+        source_, stride_, to_, to_stride_ = args
+
+        def row(start: Any, step: Any, i: int) -> Any:
+            at = builder.add(start, builder.mul(step, LONG(i)))
+            return _pointer(builder, at, ir.VectorType(FLOAT, LANES))
+
+        rows = [builder.load(row(source_, stride_, i), align=4) for i in range(LANES)]
+        # A row's number has 4 bits, as a word's has: each round turns the 8 by one.
+        for _ in range(4):
+            halves_of = zip(rows[: LANES // 2], rows[LANES // 2 :], strict=True)
+            rows = [
+                _shuffle(builder, a, b, [i // 2 + i % 2 * LANES for i in range(start, start + LANES)])
+                for a, b in halves_of
+                for start in (0, LANES)
+            ]
+        for i, made in enumerate(rows):
+            builder.store(made, row(to_, to_stride_, i), align=4)
+
+    return _instruction(types.void, (source, types.int64, types.int64, types.int64), emit)
 
 
 # --- arithmetic ---------------------------------------------------------------------------------------
@@ -758,6 +785,42 @@ fold_total, fold_largest = _fold("+"), _fold(">")
 """``fold(VEC, a)``: lanes that are a multiple of VEC's apart become one."""
 
 
+def _row_fold(relation: str) -> Any:
+    @intrinsic
+    def fold(context: Any, kind: Any, tile: Any) -> Any:
+        vec = kind.instance_type
+
+        def join(builder: Any, a: Any, b: Any) -> Any:
+            if relation == "+":
+                return builder.fadd(a, b)
+            return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+        def emit(builder: Any, args: Any, _: Any) -> Any:
+            value, width = args[1], tile.n // vec.n
+            if width > LANES:
+                value = _join(
+                    builder,
+                    [
+                        functools.reduce(functools.partial(join, builder), _split(builder, row, LANES))
+                        for row in _split(builder, value, width)
+                    ],
+                )
+            while value.type.count > vec.n:
+                even, odd = (range(i, value.type.count, 2) for i in range(2))
+                value = join(builder, _pick(builder, value, even), _pick(builder, value, odd))
+            return value
+
+        return _instruction(vec, (kind, tile), emit)
+
+    return fold
+
+
+row_sums, row_peaks = _row_fold("+"), _row_fold(">")
+"""``fold(VEC, tile)``: a lane for each of the tile's rows, which are as many as VEC has lanes. All rows go
+through the same few instructions, where `total` and `largest` take as many for each.
+"""
+
+
 @intrinsic
 def outer_floats(context: Any, acc: Any, a: Any, b: Any, stride: Any) -> Any:
     """acc ``[columns, a.n]`` += a times each column's float32 at ``b + column * stride``."""
@@ -794,6 +857,39 @@ def exp(kind, x):  # type: ignore[no-untyped-def]
     p = fma(p, r, splat(kind, 5.0000001201e-1))
     p = fma(p, r * r, r + splat(kind, 1.0))
     return p * two_to(n)
+
+
+@device
+def weight_of(kind, x):  # type: ignore[no-untyped-def]
+    """2 to the power of each lane, none above 0, to about 3e-6 of itself: of what is then rounded to bf16."""
+    n = roundeven(x)
+    r = x - n
+    p = fma(splat(kind, 9.58282e-3), r, splat(kind, 5.590637e-2))
+    p = fma(p, r, splat(kind, 2.4024099e-1))
+    p = fma(p, r, splat(kind, 6.931242e-1))
+    p = fma(p, r, splat(kind, 1.0))
+    return times_two_to(p, n)
+
+
+@intrinsic
+def times_two_to(context: Any, a: Any, n: Any) -> Any:
+    """a * 2^n for whole n up to 0; below -126 about 0. NaN stays NaN."""
+
+    def emit(builder: Any, args: Any, _: Any) -> Any:
+        if _isa[0].wide and a.n % LANES == 0:
+            name, full = "llvm.x86.avx512.mask.scalef.ps.512", ir.IntType(16)(0xFFFF)
+            parts = zip(_split(builder, args[0], LANES), _split(builder, args[1], LANES), strict=True)
+            return _join(builder, [
+                _call(builder, name, one.type, [one, by, one, full, INT(4)]) for one, by in parts
+            ])  # fmt: skip
+        least = _splat(builder, FLOAT(-127.0), a.n)
+        bounded = builder.select(builder.fcmp_ordered(">", args[1], least), args[1], least)
+        whole = builder.fptosi(bounded, ints(a.n).llvm)
+        biased = builder.add(whole, _splat(builder, INT(127), a.n))
+        power = builder.bitcast(builder.shl(biased, _splat(builder, INT(23), a.n)), args[0].type)
+        return builder.fmul(args[0], power)
+
+    return _instruction(a, (a, n), emit)
 
 
 @intrinsic
