@@ -3,7 +3,7 @@
 from typing import assert_never, cast
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, structs
 
 from chatd import errors
 from chatd.server import protocol as wire
@@ -182,44 +182,28 @@ class MessageFull(Struct, frozen=True):
     responses: list[MessageResponse]
 
 
-class ConversationFull(Struct, frozen=True):
+class ConversationFull(ConversationBrief, frozen=True):
     """A conversation with its whole tree, parents before children."""
 
-    id: str
-    title: str
-    created_at: str
-    updated_at: str
-    tip_id: str | None
-    pinned: bool
     messages: list[MessageFull]
 
 
-class ResponseFull(Struct, frozen=True):
+class ResponseFull(MessageResponse, frozen=True):
     """One response by itself. ``text`` is not here: it is its message's, and its stream's.
 
     Of its output tokens ``sent_tokens`` went out to a reader, and ``acknowledged_tokens`` arrived, as far as
     a client has said so over the WebSocket.
     """
 
-    response_id: str
     conversation_id: str
     user_message_id: str | None
     message_id: str
     model: str
-    status: str
-    finish_reason: str | None
     last_seq: int
-    usage: wire.Usage
     sent_tokens: int
     acknowledged_tokens: int
-    timings: wire.Timings
-    cost: wire.Cost
-    xray: wire.Xray | None
     backend: str
     formats: str
-    error: wire.Failure | None
-    dropped_turns: int
-    miss: str
     created_at: str
     ended_at: str | None
 
@@ -247,16 +231,8 @@ def update_of(conversation: Conversation, *, system_changed: bool = False) -> wi
 
 
 def conversation_of(view: ConversationView) -> ConversationFull:
-    brief = brief_of(view.conversation)
-    return ConversationFull(
-        id=brief.id,
-        title=brief.title,
-        created_at=brief.created_at,
-        updated_at=brief.updated_at,
-        tip_id=brief.tip_id,
-        pinned=brief.pinned,
-        messages=[_message_of(one) for one in view.messages],
-    )
+    brief = structs.asdict(brief_of(view.conversation))
+    return ConversationFull(**brief, messages=[_message_of(one) for one in view.messages])
 
 
 def _message_of(view: MessageView) -> MessageFull:
@@ -289,27 +265,17 @@ def _message_response_of(record: ResponseRecord) -> MessageResponse:
 
 
 def response_of(record: ResponseRecord) -> ResponseFull:
-    history = history_of(record)
     return ResponseFull(
-        response_id=record.id,
+        **structs.asdict(_message_response_of(record)),
         conversation_id=record.conversation_id,
         user_message_id=record.user_message_id,
         message_id=record.message_id,
         model=record.model,
-        status=record.status,
-        finish_reason=record.finish_reason,
         last_seq=record.last_seq,
-        usage=usage_of(record),
         sent_tokens=record.delivered,
         acknowledged_tokens=record.acknowledged,
-        timings=timings_of(record),
-        cost=cost_of(record),
-        xray=xray_of(record),
         backend=record.backend,
         formats=record.formats,
-        error=failure_of(record),
-        dropped_turns=history.dropped_turns,
-        miss=history.miss,
         created_at=rfc3339(record.opened_at),
         ended_at=None if record.ended_at is None else rfc3339(record.ended_at),
     )
