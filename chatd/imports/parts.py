@@ -16,8 +16,13 @@ KINDS = ("image", "audio", "video", "file")
 
 def note(what: str, name: object = "") -> str:
     """``[image: cat.png, not imported]``; a name that is no text is none."""
-    named = " ".join(name.split())[:100] if isinstance(name, str) else ""
+    named = _short(name)
     return f"[{what}{': ' if named else ''}{named}{NOT_IMPORTED}"
+
+
+def _short(name: object) -> str:
+    """On one line, for a note; "" for what is no text."""
+    return " ".join(name.split())[:100] if isinstance(name, str) else ""
 
 
 def is_note(text: str) -> bool:
@@ -58,7 +63,7 @@ def attached(files: object) -> Iterator[str]:
             continue
         content = file.get("content")
         if str(file.get("type")).lower() in ("textfile", "context") and isinstance(content, str):
-            yield f"[file: {file.get('name') or 'without a name'}]\n{content}"
+            yield f"[file: {_short(file.get('name')) or 'without a name'}]\n{content}"
         else:
             yield note(_kind(file), file.get("name"))
 

@@ -234,12 +234,16 @@ def test_what_is_no_text_becomes_a_note_llama_cpp(tmp_path: Path) -> None:
     value = llama_cpp()
     value["messages"][1]["extra"] = [
         {"type": "imageFile", "name": "cat.png", "base64Url": "data:..."},
-        {"type": "textFile", "name": "a.txt", "content": "all of it"},
+        {"type": "textFile", "name": "a\nb.txt", "content": "all of it"},
+        {"type": "textFile", "name": ["c"], "content": "and this"},
     ]
     value["messages"][2]["content"] = [{"type": "text", "text": "Po"}, "ng"]
     (one,) = read(tmp_path, value)
     assert told(one)[1][:2] == [
-        ("user", "[image: cat.png, not imported]\n\n[file: a.txt]\nall of it\n\nPing"),
+        (
+            "user",
+            "[image: cat.png, not imported]\n\n[file: a b.txt]\nall of it\n\n[file: without a name]\nand this\n\nPing",
+        ),
         ("assistant", "Po\n\nng"),
     ]
 
