@@ -242,7 +242,8 @@ def test_what_is_no_text_becomes_a_note_llama_cpp(tmp_path: Path) -> None:
     assert told(one)[1][:2] == [
         (
             "user",
-            "[image: cat.png, not imported]\n\n[file: a b.txt]\nall of it\n\n[file: without a name]\nand this\n\nPing",
+            "[image: cat.png, not imported]\n\n[file: a b.txt]\nall of it\n\n"
+            "[file: without a name]\nand this\n\nPing",
         ),
         ("assistant", "Po\n\nng"),
     ]
