@@ -19,7 +19,8 @@ from chatd.server import params as rules
 from chatd.server import protocol
 from chatd.server.http import json_response
 from chatd.server.openai_types import ErrorBody
-from chatd.server.openapi_table import TABLE, UNKNOWN, NativeErrorBody, Operation, Query
+from chatd.server.openapi_answers import NativeErrorBody
+from chatd.server.openapi_table import TABLE, UNKNOWN, Operation, Query
 from chatd.server.state import AppState
 
 API = ("/api/", "/v1/", "/healthz", "/readyz", "/metrics", "/openapi.json")

@@ -1,10 +1,8 @@
-"""What each route takes and gives, for `openapi`. What is made as a dict elsewhere has a type here."""
+"""What each route takes and gives, for `openapi`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from msgspec import UNSET, Struct, UnsetType
 
 from chatd.server import (
     admin_api,
@@ -22,7 +20,7 @@ from chatd.server import (
 from chatd.server import openai_completions as completions
 from chatd.server import openai_response_types as responses
 from chatd.server import openai_types as chat
-from chatd.server import protocol as wire
+from chatd.server import openapi_answers as answers
 
 Errors = Mapping[str, str]
 
@@ -62,132 +60,6 @@ UNKNOWN = Operation(statuses=("2XX",))
 """A route that nobody has described here."""
 
 
-class NativeError(Struct, frozen=True):
-    code: str
-    message: str
-    retryable: bool
-    param: str | None
-
-
-class NativeErrorBody(Struct, frozen=True):
-    error: NativeError
-
-
-class Health(Struct, frozen=True):
-    status: str
-
-
-class Ready(Struct, frozen=True):
-    status: str
-    progress: float
-    what: str
-
-
-class ConversationList(Struct, frozen=True):
-    conversations: list[views.ConversationBrief]
-    next: str | None
-
-
-class Accepted(Struct, frozen=True):
-    accepted: bool
-
-
-class Estimated(Struct, frozen=True):
-    """`cache.estimated`, without its key."""
-
-    prompt_tokens: int
-    gpu_hit: int
-    disk_hit: int
-    computed: int
-    queue_ms: float
-    restore_ms: float
-    compute_ms: float
-    ttft_ms: float
-    cost: wire.PromptCost
-    context_left: int
-    max_tokens: int
-    dropped_turns: int
-    xray: wire.Xray
-
-
-class Session(Struct, frozen=True):
-    """Who one is. ``open``: nobody needs a key."""
-
-    account: str
-    key: str | None
-    scopes: list[str]
-    logged_in: bool
-    open: bool
-
-
-class Ticket(Struct, frozen=True):
-    ticket: str
-    expires_in: float
-
-
-class LoginToken(Struct, frozen=True):
-    token: str
-    expires_in: float
-
-
-class Key(Struct, frozen=True):
-    """``secret`` and ``first`` only when it is made, ``use`` only in the list."""
-
-    name: str
-    account: str
-    prefix: str
-    scopes: list[str]
-    requests_per_min: int | None
-    tokens_per_min: int | None
-    turns: int | None
-    budget: dict[str, Any] | None
-    created_at: str
-    revoked_at: str | None
-    use: dict[str, Any] | UnsetType = UNSET
-    secret: str | UnsetType = UNSET
-    first: bool | UnsetType = UNSET
-
-
-class KeyList(Struct, frozen=True):
-    keys: list[Key]
-
-
-class SessionsReport(Struct, frozen=True):
-    sessions: list[dict[str, Any]]
-    totals: list[dict[str, Any]]
-
-
-class Verdict(Struct, frozen=True):
-    ok: bool
-    unsettled: int | None
-    settled: int
-    findings: list[dict[str, str]]
-    runs: int
-    responses: int
-    messages: int
-    pieces: int
-
-
-class Status(Struct, frozen=True):
-    status: str
-    version: str
-    connections: int
-    model: dict[str, Any] | None
-    engine: dict[str, Any] | None
-
-
-class UsageReport(Struct, frozen=True):
-    by: str
-    rows: list[dict[str, Any]]
-    totals: list[dict[str, Any]]
-    next: str | None
-
-
-class StorageReport(Struct, frozen=True):
-    rows: list[dict[str, Any]]
-    totals: list[dict[str, Any]]
-
-
 def _whole(name: str, low: int, high: int, words: str) -> Query:
     return Query(name, {"type": "integer", "minimum": low, "maximum": high}, words)
 
@@ -202,11 +74,14 @@ _SCOPE = (
     _text("model", "Of this model only."),
     _text("session", "Of this conversation only."),
 )
+_PRICES = (
+    _text("reprice", "At the prices of a book that comes with chatd."),
+    _text("what_if", "As if a price were another, such as `disk_hit=0.05`."),
+)
 _VIEW = (
     _whole("limit", 1, native_api.MOST_LISTED, "Lines a page."),
     _text("after", "The `next` of the page before."),
-    _text("reprice", "At the prices of a book that comes with chatd."),
-    _text("what_if", "As if a price were another, such as `disk_hit=0.05`."),
+    *_PRICES,
 )
 _PAGE = (
     _whole("limit", 1, native_api.MOST_LISTED, "Conversations a page."),
@@ -239,10 +114,10 @@ ResponseEvents = (
 )
 
 TABLE: Mapping[Callable[..., Any], Operation] = {
-    health.healthz: Operation(gives=Health, errors=REFUSED),
-    health.readyz: Operation(gives=Ready, statuses=("200", "503"), errors=REFUSED),
+    health.healthz: Operation(gives=answers.Health, errors=REFUSED),
+    health.readyz: Operation(gives=answers.Ready, statuses=("200", "503"), errors=REFUSED),
     metrics.metrics: Operation(media="text/plain", errors=REFUSED),
-    native_api.list_conversations: Operation(gives=ConversationList, errors=REFUSED, query=_PAGE),
+    native_api.list_conversations: Operation(gives=answers.ConversationList, errors=REFUSED, query=_PAGE),
     native_api.create_conversation: Operation(
         takes=native_api.NewConversation, gives=views.ConversationBrief, statuses=("201",), errors=REFUSED
     ),
@@ -251,26 +126,30 @@ TABLE: Mapping[Callable[..., Any], Operation] = {
         takes=native_api.ConversationPatch, gives=views.ConversationBrief, errors=REFUSED
     ),
     native_api.delete_conversation: Operation(statuses=("204",)),
-    native_api.warm_conversation: Operation(gives=Accepted, statuses=("202",)),
-    native_api.estimate: Operation(takes=native_api.EstimateBody, gives=Estimated),
+    native_api.warm_conversation: Operation(gives=answers.Accepted, statuses=("202",)),
+    native_api.estimate: Operation(takes=native_api.EstimateBody, gives=answers.Estimated),
     native_api.read_response: Operation(gives=views.ResponseFull, errors=REFUSED),
     native_api.report: Operation(
-        gives=SessionsReport,
+        gives=answers.SessionsReport,
         errors=REFUSED,
         query=(_whole("limit", 1, native_api.MOST_LISTED, "Sessions at most."),),
     ),
-    native_api.verify: Operation(gives=Verdict, errors=REFUSED),
-    native_api.status: Operation(gives=Status, errors=REFUSED),
-    reports_api.report: Operation(gives=UsageReport, errors=REFUSED, query=(*_SCOPE, *_VIEW)),
-    reports_api.storage: Operation(gives=StorageReport, errors=REFUSED, query=(*_SCOPE, *_VIEW[2:])),
-    login_api.log_in: Operation(takes=login_api.LoginBody, gives=Session, errors=REFUSED),
+    native_api.verify: Operation(gives=answers.Verdict, errors=REFUSED),
+    native_api.status: Operation(gives=answers.Status, errors=REFUSED),
+    reports_api.report: Operation(gives=answers.UsageReport, errors=REFUSED, query=(*_SCOPE, *_VIEW)),
+    reports_api.storage: Operation(gives=answers.StorageReport, errors=REFUSED, query=(*_SCOPE, *_PRICES)),
+    login_api.log_in: Operation(takes=login_api.LoginBody, gives=answers.Session, errors=REFUSED),
     login_api.log_out: Operation(statuses=("204",), errors=REFUSED),
-    login_api.session: Operation(gives=Session, errors=REFUSED),
-    login_api.ticket: Operation(takes=login_api.TicketBody, gives=Ticket, statuses=("201",), errors=REFUSED),
-    keys_api.listing: Operation(gives=KeyList, errors=REFUSED),
-    keys_api.create: Operation(takes=keys_api.KeyBody, gives=Key, statuses=("201",), errors=REFUSED),
-    keys_api.revoke: Operation(gives=Key, errors=REFUSED),
-    keys_api.login: Operation(takes=keys_api.LoginBody, gives=LoginToken, statuses=("201",), errors=REFUSED),
+    login_api.session: Operation(gives=answers.Session, errors=REFUSED),
+    login_api.ticket: Operation(
+        takes=login_api.TicketBody, gives=answers.Ticket, statuses=("201",), errors=REFUSED
+    ),
+    keys_api.listing: Operation(gives=answers.KeyList, errors=REFUSED),
+    keys_api.create: Operation(takes=keys_api.KeyBody, gives=answers.Key, statuses=("201",), errors=REFUSED),
+    keys_api.revoke: Operation(gives=answers.Key, errors=REFUSED),
+    keys_api.login: Operation(
+        takes=keys_api.LoginBody, gives=answers.LoginToken, statuses=("201",), errors=REFUSED
+    ),
     admin_api.stats: Operation(gives=dict[str, Any]),
     admin_api.listing: Operation(
         gives=dict[str, Any], query=(_whole("limit", 1, admin_api.MOST_LISTED, "Paths at most."),)
