@@ -115,7 +115,7 @@ def test_kept_kv_is_beside_the_turns_at_any_price(page: ChatPage, data_folder: P
             expect(card).to_have_attribute("data-value", str(kept["byte_seconds"]))
             price = f"{kept['cost_nano'] / 1e9:.4g}" if kept["cost_nano"] else "no price"
             expect(card.locator("span")).to_contain_text(price)
-            expect(card.locator("strong")).to_contain_text("GiB-hours")
+            expect(card.locator("strong")).to_contain_text("GiB·h")
 
     assert [kept["tier"] for kept in told(data_folder)["storage"]] == ["disk", "pinned"]
     check()

@@ -162,6 +162,11 @@ class Visit:
 
 View = Callable[[Visit], None]
 
+ALL_ARRIVED = """() => {
+  const figure = (name) => document.querySelector(`[data-figure=${name}]`)?.dataset.value;
+  return figure("sent") > 0 && figure("sent") === figure("acknowledged");
+}"""
+
 
 def empty(visit: Visit) -> None:
     visit.open()
@@ -182,6 +187,7 @@ def figures(visit: Visit) -> None:
     visit.wait_ended()
     visit.answer.locator(".cover").click()
     expect(visit.answer.locator("[data-xray]")).to_be_visible()
+    visit.page.wait_for_function(ALL_ARRIVED)
     visit.answer.locator("[data-xray]").scroll_into_view_if_needed()
 
 

@@ -358,7 +358,7 @@ export const en = {
   keptTitle: "KV kept for later turns",
   keptHelp: "How much was kept times how long; in no turn's cost.",
   keptWhere: { disk: "On disk", pinned: "Pinned in memory" } as Record<string, string>,
-  gibHours: (number: string) => `${number} GiB-hours`,
+  gibHours: (number: string) => `${number}\u00a0GiB·h`,
   chartCost: "Cost by day",
   chartTurns: "Reuse over the turns of a chat",
   chartWaits: "Time to first token",

@@ -344,7 +344,7 @@ export const zh: Strings = {
   keptTitle: "为后续轮次保留的 KV",
   keptHelp: "保留量乘以时长；不计入任何轮次的费用。",
   keptWhere: { disk: "磁盘", pinned: "固定在内存中" },
-  gibHours: (number) => `${number} GiB·小时`,
+  gibHours: (number) => `${number}\u00a0GiB·h`,
   chartCost: "每日费用",
   chartTurns: "复用率随轮次的变化",
   chartWaits: "首个词元时间",
