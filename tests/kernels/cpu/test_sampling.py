@@ -1,49 +1,13 @@
 """Sampling against `reference`: the same ids, not merely the same distribution."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from torch import Tensor
 
 from chatd_kernels.cpu import CpuOps
 from chatd_kernels.ops import BAD_ROW, LogitEdits, SampleParams
-from tests.kernels.cpu.conftest import REFERENCE
-
-Row = tuple[float, int, float, float]
-FILTERS: tuple[Row, ...] = (
-    (1.0, 0, 1.0, 0.0),
-    (0.7, 0, 1.0, 0.0),
-    (1.0, 1, 1.0, 0.0),
-    (1.0, 5, 1.0, 0.0),
-    (1.3, 200, 1.0, 0.0),
-    (1.0, 0, 0.9, 0.0),
-    (1.0, 0, 0.0, 0.0),
-    (0.8, 40, 0.95, 0.0),
-    (1.0, 0, 0.999, 0.0),
-    (1.0, 0, 1.0, 0.1),
-    (2.0, 100, 0.7, 0.05),
-    (0.0, 3, 0.5, 0.0),
-    (1e-30, 0, 1.0, 0.0),
-    (1.0, 10_000, 0.5, 0.0),
-)
-"""temperature, top_k, top_p, min_p"""
-PLAIN: Row = (1.0, 0, 1.0, 0.0)
-
-
-def make_params(rows: Sequence[Row], seed: int = 0) -> SampleParams:
-    temperature, top_k, top_p, min_p = zip(*rows, strict=True)
-    generator = torch.Generator().manual_seed(seed)
-    return SampleParams(
-        torch.tensor(temperature, dtype=torch.float32),
-        torch.tensor(top_k),
-        torch.tensor(top_p, dtype=torch.float32),
-        torch.tensor(min_p, dtype=torch.float32),
-        torch.randint(-(2**63), 2**63 - 1, (len(rows),), generator=generator),
-        torch.randint(0, 2**40, (len(rows),), generator=generator),
-        all_greedy=not any(temperature),
-        any_filter=any(row[1:] != PLAIN[1:] for row in rows),
-    )
+from tests.kernels import sampling_cases
+from tests.kernels.sampling_cases import FILTERS, PLAIN, assert_rows_stand_alone, make_params
 
 
 def logits_of(
@@ -53,13 +17,7 @@ def logits_of(
 
 
 def agree(cpu: CpuOps, logits: Tensor, params: SampleParams, edits: LogitEdits | None = None) -> Tensor:
-    ours, theirs = torch.empty(len(logits)), torch.empty(len(logits))
-    before = logits.clone()
-    got = cpu.sample(logits, params, edits, ours)
-    assert torch.equal(logits.nan_to_num(), before.nan_to_num())
-    want = REFERENCE.sample(logits, params, edits, theirs)
-    assert got.tolist() == want.tolist()
-    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4, equal_nan=True)
+    got = sampling_cases.agree(cpu, logits, params, edits, tolerance=1e-4)
     assert torch.equal(cpu.sample(logits, params, edits), got)
     return got
 
@@ -120,21 +78,7 @@ def test_edits(cpu: CpuOps, dtype: torch.dtype) -> None:
 
 
 def test_a_row_does_not_depend_on_its_batch(cpu: CpuOps) -> None:
-    logits, params = logits_of(len(FILTERS), 304, 2.0), make_params(FILTERS)
-    together = cpu.sample(logits, params, None)
-    for i, row in enumerate(FILTERS):
-        one = make_params([row])
-        alone = SampleParams(
-            one.temperature,
-            one.top_k,
-            one.top_p,
-            one.min_p,
-            params.seeds[i : i + 1],
-            params.positions[i : i + 1],
-            all_greedy=False,
-            any_filter=True,
-        )
-        assert cpu.sample(logits[i : i + 1], alone, None) == together[i]
+    assert_rows_stand_alone(cpu, logits_of(len(FILTERS), 304, 2.0))
 
 
 @pytest.mark.full

@@ -1,60 +1,20 @@
 """Sampling against `reference`: the same ids, not merely the same distribution."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from torch import Tensor
 
 from chatd_kernels.ops import BAD_ROW, LogitEdits, SampleParams
-from tests.kernels.triton.compare import DTYPES, REFERENCE, TRITON, generator, randn
+from tests.kernels import sampling_cases
+from tests.kernels.sampling_cases import FILTERS, PLAIN, assert_rows_stand_alone, make_params
+from tests.kernels.triton.compare import DTYPES, TRITON, generator, randn
 
 SIZES = ((1, 1.0), (127, 20.0), (128, 3.0), (300, 0.1), (700, 3.0))
 """Vocabulary and spread of the logits."""
-Row = tuple[float, int, float, float]
-FILTERS: tuple[Row, ...] = (
-    (1.0, 0, 1.0, 0.0),
-    (0.7, 0, 1.0, 0.0),
-    (1.0, 1, 1.0, 0.0),
-    (1.0, 5, 1.0, 0.0),
-    (1.3, 200, 1.0, 0.0),
-    (1.0, 0, 0.9, 0.0),
-    (1.0, 0, 0.0, 0.0),
-    (0.8, 40, 0.95, 0.0),
-    (1.0, 0, 0.999, 0.0),
-    (1.0, 0, 1.0, 0.1),
-    (2.0, 100, 0.7, 0.05),
-    (0.0, 3, 0.5, 0.0),
-    (1e-30, 0, 1.0, 0.0),
-)
-"""temperature, top_k, top_p, min_p"""
-
-
-def make_params(rows: Sequence[Row], seed: int = 0) -> SampleParams:
-    temperature, top_k, top_p, min_p = zip(*rows, strict=True)
-    seeds = torch.randint(-(2**63), 2**63 - 1, (len(rows),), generator=generator(seed))
-    positions = torch.randint(0, 2**40, (len(rows),), generator=generator(seed + 1))
-    return SampleParams(
-        torch.tensor(temperature, dtype=torch.float32),
-        torch.tensor(top_k),
-        torch.tensor(top_p, dtype=torch.float32),
-        torch.tensor(min_p, dtype=torch.float32),
-        seeds,
-        positions,
-        all_greedy=not any(temperature),
-        any_filter=any(row[1:] != (0, 1.0, 0.0) for row in rows),
-    )
 
 
 def agree(logits: Tensor, params: SampleParams, edits: LogitEdits | None = None) -> Tensor:
-    ours, theirs = torch.empty(len(logits)), torch.empty(len(logits))
-    before = logits.clone()
-    got = TRITON.sample(logits, params, edits, ours)
-    assert torch.equal(logits.nan_to_num(), before.nan_to_num())
-    want = REFERENCE.sample(logits, params, edits, theirs)
-    assert got.tolist() == want.tolist()
-    assert torch.allclose(ours, theirs, atol=1e-5, equal_nan=True)
-    return got
+    return sampling_cases.agree(TRITON, logits, params, edits, tolerance=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +27,7 @@ def test_every_filter(vocab: int, spread: float, dtype: torch.dtype) -> None:
 
 
 def test_no_filter() -> None:
-    rows = [(1.0, 0, 1.0, 0.0)] * 8
+    rows = [PLAIN] * 8
     params = make_params(rows)
     assert not params.any_filter
     ids = agree(randn(8, 1000), params)
@@ -112,7 +72,7 @@ def test_edits(dtype: torch.dtype) -> None:
     offset = 3 * randn(94, seed=8)
     offset[-1] = 100.0
     edits = LogitEdits(rows, tokens, repetition, offset)
-    for row in ((0.0, 0, 1.0, 0.0), (1.0, 0, 1.0, 0.0), (1.0, 20, 0.9, 0.0)):
+    for row in ((0.0, 0, 1.0, 0.0), PLAIN, (1.0, 20, 0.9, 0.0)):
         ids = agree(randn(5, 300, dtype=dtype), make_params([row] * 5), edits)
         assert ids[3] == 5
 
@@ -122,21 +82,7 @@ def test_rows_of_wider_logits() -> None:
 
 
 def test_a_row_does_not_depend_on_its_batch() -> None:
-    logits, params = randn(len(FILTERS), 300), make_params(FILTERS)
-    together = TRITON.sample(logits, params, None)
-    for i, row in enumerate(FILTERS):
-        one = make_params([row])
-        alone = SampleParams(
-            one.temperature,
-            one.top_k,
-            one.top_p,
-            one.min_p,
-            params.seeds[i : i + 1],
-            params.positions[i : i + 1],
-            all_greedy=False,
-            any_filter=True,
-        )
-        assert TRITON.sample(logits[i : i + 1], alone, None) == together[i]
+    assert_rows_stand_alone(TRITON, randn(len(FILTERS), 300))
 
 
 @pytest.mark.full
