@@ -15,7 +15,7 @@ from rich.markup import escape
 from chatd.bench.load import Load
 from chatd.cli import bench_serve
 from chatd.cli.bench_facts import date, machine, server_facts, versions
-from chatd.cli.bench_options import PARTS, load_from, load_options, reads_counts
+from chatd.cli.bench_options import PARTS, load_from, load_options, number, numbers
 from chatd.cli.bench_screen import BenchScreen
 from chatd.cli.bench_start import flags_of, temporary_server
 from chatd.cli.bench_view import (
@@ -67,13 +67,7 @@ def out_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--start", is_flag=True, help="Start a server of its own for it, in a temporary folder.")
 @click.option("--against", metavar="URL", help="An OpenAI-compatible server to compare with, run after run.")
 @click.option("--against-model", metavar="NAME", help="Its model.  [default: the first that it names]")
-@click.option(
-    "--pairs",
-    type=click.IntRange(1, MOST_PAIRS),
-    default=5,
-    metavar="N",
-    help="Runs of each, alternating; with --against.  [default: 5]",
-)
+@number("--pairs", 1, MOST_PAIRS, 5, "Runs of each, alternating; with --against.")
 @click.option("--websocket", is_flag=True, help="With --against: chatd over its WebSocket all the same.")
 @click.option("--allow-remote", is_flag=True, help="Also load servers on other machines.")
 @out_option
@@ -169,42 +163,11 @@ def _check_ready(about: dict[str, Any]) -> None:
 @click.option(
     "--only", type=click.Choice(PARTS), multiple=True, help="One part; can be given more than once."
 )
-@click.option(
-    "--batches",
-    callback=reads_counts(MOST_BATCH),
-    default="1,4,16",
-    metavar="N,N,..",
-    help="Decode so many sequences at once.  [default: 1,4,16]",
-)
-@click.option(
-    "--decode-context",
-    type=click.IntRange(1, MOST_PREFILL),
-    default=500,
-    metavar="N",
-    help="Tokens that each of them has before.  [default: 500]",
-)
-@click.option(
-    "--decode-len",
-    type=click.IntRange(4, 10_000),
-    default=48,
-    metavar="N",
-    help="Steps of each batch size.  [default: 48]",
-)
-@click.option(
-    "--prefill",
-    "prefills",
-    callback=reads_counts(MOST_PREFILL),
-    default="128,512,2000",
-    metavar="N,N,..",
-    help="Compute prompts of so many tokens.  [default: 128,512,2000]",
-)
-@click.option(
-    "--repeat",
-    type=click.IntRange(1, MOST_REPEATS),
-    default=3,
-    metavar="N",
-    help="Prompts of each length.  [default: 3]",
-)
+@numbers("--batches", MOST_BATCH, "1,4,16", "Decode so many sequences at once.")
+@number("--decode-context", 1, MOST_PREFILL, 500, "Tokens that each of them has before.")
+@number("--decode-len", 4, 10_000, 48, "Steps of each batch size.")
+@numbers("--prefill", MOST_PREFILL, "128,512,2000", "Compute prompts of so many tokens.")
+@number("--repeat", 1, MOST_REPEATS, 3, "Prompts of each length.")
 @load_options
 @out_option
 @setting_options(COMPUTING)
@@ -214,7 +177,7 @@ def engine(
     batches: tuple[int, ...],
     decode_context: int,
     decode_len: int,
-    prefills: tuple[int, ...],
+    prefill: tuple[int, ...],
     repeat: int,
     out: Path | None,
     config_file: Path | None,
@@ -233,7 +196,7 @@ def engine(
     from chatd.cli import bench_engine, loading
 
     loading.check(settings)
-    parts = bench_engine.Parts(only or PARTS, batches, decode_context, decode_len, prefills, repeat)
+    parts = bench_engine.Parts(only or PARTS, batches, decode_context, decode_len, prefill, repeat)
     screen = BenchScreen()
     with screen.waiting("looking at the machine"):
         facts = {"command": "bench engine", "date": date(), "versions": versions(), "machine": machine()}

@@ -57,6 +57,18 @@ def reads_counts(most: int) -> Reader:
     return read
 
 
+def number(flag: str, least: int, most: int, default: int, words: str) -> Callable[[Command], Command]:
+    """An option with one whole number."""
+    kind, words = click.IntRange(least, most), f"{words}  [default: {default}]"
+    return click.option(flag, type=kind, default=default, metavar="N", help=words)
+
+
+def numbers(flag: str, most: int, default: str, words: str) -> Callable[[Command], Command]:
+    """An option with some of them."""
+    read, words = reads_counts(most), f"{words}  [default: {default}]"
+    return click.option(flag, callback=read, default=default, metavar="N,N,..", help=words)
+
+
 _LENGTH, _SOME_LENGTH = reads_range(MOST_LEN), reads_range(MOST_LEN, least=1)
 _SECONDS = reads_range(MOST_SECONDS, whole=False)
 _OPTIONS: dict[str, tuple[str, click.IntRange | None, Reader | None, str]] = {
