@@ -6,7 +6,9 @@ import io
 import re
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from chatd.cli.connect import server_at, wait_ready
 from chatd.cli.find import find_view, path_of
 from chatd.cli.ids import new_id
 from chatd.cli.options import common_options, settings_from
-from chatd.data_dir import ServerAddress
+from chatd.data_dir import ServerAddress, live_server
 from chatd.errors import ChatdError, NotFound, SetupError
 from chatd.server.protocol import (
     AnyEnding,
@@ -46,11 +48,13 @@ Ctrl-C stops an answer. A line that ends in \\ goes on in the next."""
 class Talk:
     """The conversation so far, as far as the next request has to name it.
 
-    ``unheard`` is a request whose answer was not heard to its end because the server could not be reached.
+    ``look`` finds the server anew, which may have restarted with another address and token. ``unheard`` is a
+    request whose answer was not heard to its end because the server could not be reached.
     """
 
     server: ServerAddress
     params: dict[str, Any]
+    look: Callable[[], ServerAddress | None] = lambda: None
     conversation_id: str | None = None
     last_answer_id: str | None = None
     unheard: ResponseCreate | None = None
@@ -117,7 +121,9 @@ def chat(
         "truncation": truncation,
     }
     given = {name: value for name, value in params.items() if value is not None}
-    talk = Talk(server_at(settings_from({"data_dir": data_dir}, config_file), url), given)
+    settings = settings_from({"data_dir": data_dir}, config_file)
+    look = partial(live_server, settings.data_dir) if url is None else lambda: None
+    talk = Talk(server_at(settings, url), given, look)
     _wait_ready(talk.server, console)
     view = find_view(talk.server, conversation, last)
     talk.resume(view)
@@ -241,7 +247,8 @@ def _answer(runner: asyncio.Runner, talk: Talk, create: ResponseCreate, screen: 
     """Have one answer shown. None: the person left in the middle of it."""
     talk.unheard = None
     try:
-        return runner.run(_interruptible(AnswerClient(talk.server, create), talk, screen))
+        client = AnswerClient(talk.server, create, look=talk.look)
+        return runner.run(_interruptible(client, talk, screen))
     except asyncio.CancelledError:
         return None
     except SetupError:

@@ -162,11 +162,14 @@ class AnswerClient:
         create: ResponseCreate,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
+        look: Callable[[], ServerAddress | None] = lambda: None,
     ) -> None:
+        """``look`` says where the server is now, and with what token, if that may have changed."""
         self._server = server
         self._create = create
         self._sleep = sleep
         self._clock = clock
+        self._look = look
         self._acknowledged_at = clock()
         self._response_id = ""
         self._seq = 0
@@ -185,6 +188,7 @@ class AnswerClient:
         Cancelled, it leaves the answer running on the server for the server's grace period.
         """
         while True:
+            self._server = self._look() or self._server
             try:
                 async with open_socket(self._server) as socket:
                     return await self._hear(socket, heard)
@@ -192,13 +196,18 @@ class AnswerClient:
                 self._tries = 0
                 waiting = Waiting(str(error), READY_PAUSE_S)
             except (OSError, ConnectionClosed, InvalidHandshake, _Later) as error:
-                if _is_shut_out(error):
+                if _is_shut_out(error) and not self._is_another():
                     raise SetupError(
                         f"The server at {self._server.url} lets nobody in: {_why(error)}."
                     ) from None
                 waiting = self._failed_try(error)
             heard(waiting)
             await self._sleep(waiting.pause_s)
+
+    def _is_another(self) -> bool:
+        """Whether the server that was asked is not the one to ask: it restarted, and has another token."""
+        now = self._look()
+        return now is not None and now != self._server
 
     def _failed_try(self, error: Exception) -> Waiting:
         """How long to wait. `SetupError` after too many in a row."""

@@ -256,6 +256,19 @@ async def test_who_has_no_good_key_is_told_at_once(data_dir: Path, monkeypatch: 
         assert (await hello(replace(place, token="the token"))).model == "toy"
 
 
+async def test_a_server_that_restarted_is_asked_with_the_token_it_has_now(data_dir: Path) -> None:
+    """It was still starting when the data folder was read; whoever is refused reads it once more."""
+    heard: list[Heard] = []
+    async with live_lab(data_dir, lab={}) as (server, _):
+        server.state.admin_token = "new"
+        await caller(server, "ann")
+        old, new = (replace(at(server.url), token=token) for token in ("old", "new"))
+        found = [old, new]
+        client = AnswerClient(old, CREATE, Pauses(), look=lambda: found.pop(0) if len(found) > 1 else new)
+        assert isinstance(await client.run(heard.append), AnyEnding)
+    assert len([event for event in heard if isinstance(event, Waiting)]) == 1
+
+
 async def test_the_last_acknowledgement_arrives_although_the_client_leaves_at_once(data_dir: Path) -> None:
     async with live_lab(data_dir, lab={}) as (server, lab):
         for number in range(5):

@@ -15,7 +15,7 @@ from chatd.cli import chat
 from chatd.cli.chat import next_message
 from chatd.cli.chat_client import AnswerClient, Heard
 from chatd.cli.connect import at
-from chatd.data_dir import ServerAddress
+from chatd.data_dir import ServerAddress, hold_data_dir, write_address
 from chatd.errors import SetupError
 from chatd.server.protocol import (
     AnyEnding,
@@ -384,6 +384,23 @@ async def test_a_message_outlives_a_restart_of_the_server() -> None:
     assert len({frame["idempotency_key"] for frame in server.received[1:]}) == 1
 
 
+async def test_a_server_that_restarted_elsewhere_is_found_by_its_data_folder(data_dir: Path) -> None:
+    async with (
+        ScriptedServer(greets, pages=READY) as first,
+        ScriptedServer(answers("Here."), pages=READY) as second,
+    ):
+        with hold_data_dir(data_dir):
+            write_address(data_dir, at(first.url))
+            async with Terminal("chat", "--data-dir", str(data_dir)) as person:
+                await person.until("> ")
+                write_address(data_dir, at(second.url))
+                person.type("Still there?\n")
+                await person.until("Here.")
+                await person.until("> ")
+                person.type("\x04")
+                assert await person.exit_code() == 0
+
+
 async def test_a_pipe_says_once_that_it_waits() -> None:
     async def loading(peer: Peer) -> None:
         key = (await peer.take())["idempotency_key"]
@@ -399,8 +416,8 @@ def test_a_message_that_nobody_took_is_sent_again_as_it_was(monkeypatch: pytest.
     sent: list[ResponseCreate] = []
 
     class Unreachable(AnswerClient):
-        def __init__(self, server: ServerAddress, create: ResponseCreate) -> None:
-            super().__init__(server, create)
+        def __init__(self, server: ServerAddress, create: ResponseCreate, **others: Any) -> None:
+            super().__init__(server, create, **others)
             sent.append(create)
 
         async def run(self, heard: Callable[[Heard], None]) -> AnyEnding:
