@@ -2,11 +2,9 @@
 figures in each form: JSON, CSV, Parquet, the table and the page.
 """
 
-import asyncio
 import csv
 import json
 import math
-import random
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -21,9 +19,7 @@ import pytest
 from chatd.store.store import DATABASE_NAME
 from chatd.store.usage import By
 from tests.cli.commands import Run, run
-from tests.store.scribe import opened
-from tests.store.test_reports_by_hand import ODD
-from tests.store.usage_fixture import many_turns
+from tests.store.usage_fixture import write_turns
 
 __all__ = ["run"]
 
@@ -57,18 +53,7 @@ ROUGH = {"saved_s": 0.05}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Written once: reports change nothing."""
     data_dir = tmp_path_factory.mktemp("forms")
-    dice = random.Random(23)
-    now = [1_800_000_000.0]
-
-    def clock() -> float:
-        now[0] += dice.expovariate(1 / 300)
-        return now[0]
-
-    async def written() -> None:
-        async with opened(data_dir, prices=ODD, clock=clock) as store:
-            await many_turns(store, TURNS, dice)
-
-    asyncio.run(written())
+    write_turns(data_dir, TURNS, seed=23)
     return data_dir
 
 

@@ -3,10 +3,8 @@
 All endings, each cold, hit, hit on disk and preempted; two namespaces, two models, two keys, several days.
 """
 
-import asyncio
 import json
 import math
-import random
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -26,19 +24,10 @@ from chatd.store.reports import find_session, usage_report
 from chatd.store.store import DATABASE_NAME
 from chatd.store.upgrade import reading
 from chatd.store.usage import Asked, By, Scope, UsageReport, UsageRow
-from tests.store.scribe import NS, OTHER, opened
-from tests.store.usage_fixture import many_turns
+from tests.store.scribe import NS, OTHER
+from tests.store.usage_fixture import ODD, write_turns
 
 TURNS = 200
-ODD = PriceBook(
-    version="odd",
-    computed=1_234_567_891,
-    gpu_hit=98_765_432,
-    disk_hit=55_555_555,
-    generated=777_777_777,
-    models=(("large", Prices(9_876_543_210, 7, 0, 5_000_000_001, 3)),),
-)
-
 KEYS = {
     By.SESSION: "conversation_id",
     By.BRANCH: "conversation_id || '/' || branch_id",
@@ -66,19 +55,7 @@ BILLED = "sum(gpu_hit_nano + disk_hit_nano + computed_nano + output_nano), sum(w
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Written once: nothing here changes it."""
     data_dir = tmp_path_factory.mktemp("by-hand")
-    dice = random.Random(11)
-    now = [1_800_000_000.0]
-
-    def clock() -> float:
-        now[0] += dice.expovariate(1 / 300)
-        return now[0]
-
-    async def written() -> None:
-        async with opened(data_dir, prices=ODD, clock=clock) as store:
-            await many_turns(store, TURNS, dice)
-            assert (await store.verify()).ok
-
-    asyncio.run(written())
+    write_turns(data_dir, TURNS, seed=11)
     return data_dir
 
 

@@ -1,18 +1,47 @@
 """Turns of every kind: all endings, each cold, with a hit, with a hit on disk, and preempted."""
 
+import asyncio
 import itertools
 import random
 from dataclasses import replace
+from pathlib import Path
 
 from chatd.ids import ConversationId, Namespace, ResponseId
 from chatd.store.flush_batch import EndedRow
 from chatd.store.key_records import KeyScope, Limits
 from chatd.store.keys import new_secret
+from chatd.store.prices import PriceBook, Prices
 from chatd.store.records import NewResponse, Timings
 from chatd.store.store import Store
-from tests.store.scribe import NS, OTHER, STATUS, Scribe, asked, said
+from tests.store.scribe import NS, OTHER, STATUS, Scribe, asked, opened, said
+
+ODD = PriceBook(
+    version="odd",
+    computed=1_234_567_891,
+    gpu_hit=98_765_432,
+    disk_hit=55_555_555,
+    generated=777_777_777,
+    models=(("large", Prices(9_876_543_210, 7, 0, 5_000_000_001, 3)),),
+)
 
 KINDS = ("cold", "hit", "disk hit", "preempted")
+
+
+def write_turns(data_dir: Path, count: int, *, seed: int) -> None:
+    """A ledger at odd prices: `many_turns`, some minutes apart, which verify."""
+    dice, now = random.Random(seed), 1_800_000_000.0
+
+    def clock() -> float:
+        nonlocal now
+        now += dice.expovariate(1 / 300)
+        return now
+
+    async def write() -> None:
+        async with opened(data_dir, prices=ODD, clock=clock) as store:
+            await many_turns(store, count, dice)
+            assert (await store.verify()).ok
+
+    asyncio.run(write())
 
 
 async def many_turns(store: Store, count: int, dice: random.Random) -> None:
