@@ -125,8 +125,8 @@ def _query(query: Query) -> Schema:
 def _good(operation: Operation, schemas: Mapping[Any, Schema]) -> Schema:
     content: Schema = {}
     if operation.gives is not None:
-        content[operation.media] = {"schema": schemas[operation.gives]}
-    elif operation.media != JSON:
+        content[JSON] = {"schema": schemas[operation.gives]}
+    if operation.media != JSON:
         content[operation.media] = {"schema": {"type": "string"}}
     if operation.events is not None:
         content["text/event-stream"] = {"schema": _event(schemas[operation.events], operation.done)}

@@ -21,6 +21,7 @@ from chatd.server import openai_completions as completions
 from chatd.server import openai_response_types as responses
 from chatd.server import openai_types as chat
 from chatd.server import openapi_answers as answers
+from chatd.store.reports import MAX_PAGE
 
 Errors = Mapping[str, str]
 
@@ -41,9 +42,9 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Types of the body, of the answer in ``media``, and of the events of a stream.
+    """Types of the body, of the answer in JSON, and of the events of a stream.
 
-    ``done``: the stream's last event is ``[DONE]``.
+    ``done``: the stream's last event is ``[DONE]``. ``media``: what else than JSON it may answer.
     """
 
     takes: Any = None
@@ -78,8 +79,9 @@ _PRICES = (
     _text("reprice", "At the prices of a book that comes with chatd."),
     _text("what_if", "As if a price were another, such as `disk_hit=0.05`."),
 )
+_FORM = Query("format", {"type": "string", "enum": ["json", "csv"]}, "All lines as a file instead of a page.")
 _VIEW = (
-    _whole("limit", 1, native_api.MOST_LISTED, "Lines a page."),
+    _whole("limit", 1, MAX_PAGE, "Lines a page."),
     _text("after", "The `next` of the page before."),
     *_PRICES,
 )
@@ -136,8 +138,12 @@ TABLE: Mapping[Callable[..., Any], Operation] = {
     ),
     native_api.verify: Operation(gives=answers.Verdict, errors=REFUSED),
     native_api.status: Operation(gives=answers.Status, errors=REFUSED),
-    reports_api.report: Operation(gives=answers.UsageReport, errors=REFUSED, query=(*_SCOPE, *_VIEW)),
-    reports_api.storage: Operation(gives=answers.StorageReport, errors=REFUSED, query=(*_SCOPE, *_PRICES)),
+    reports_api.report: Operation(
+        gives=answers.UsageReport, media="text/csv", errors=REFUSED, query=(*_SCOPE, *_VIEW, _FORM)
+    ),
+    reports_api.storage: Operation(
+        gives=answers.StorageReport, media="text/csv", errors=REFUSED, query=(*_SCOPE, *_PRICES, _FORM)
+    ),
     login_api.log_in: Operation(takes=login_api.LoginBody, gives=answers.Session, errors=REFUSED),
     login_api.log_out: Operation(statuses=("204",), errors=REFUSED),
     login_api.session: Operation(gives=answers.Session, errors=REFUSED),

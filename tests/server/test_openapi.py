@@ -11,12 +11,14 @@ from starlette.routing import WebSocketRoute
 
 from chatd.errors import InvalidParameter
 from chatd.server import params as rules
+from chatd.server import reports_api
 from chatd.server.app import create_app
 from chatd.server.openapi import api_routes, document
 from chatd.server.openapi_table import TABLE
 from chatd.server.params import parse_params
 from chatd.server.protocol import Usage
 from chatd.store.prices import PriceBook
+from chatd.store.reports import MAX_PAGE
 from chatd.store.store import Store
 from tests.support.chat_lab import counter_ids
 from tests.support.live_server import bare_server, new_state
@@ -87,6 +89,14 @@ async def test_every_reference_leads_somewhere(routes: Any) -> None:
     walk(found)
     fields = {field.name for field in msgspec.structs.fields(Usage)}
     assert set(components["protocol.Usage"]["properties"]) == fields
+
+
+async def test_what_reports_may_be_asked_for_is_described(routes: Any) -> None:
+    described = {query.name: query.schema for query in TABLE[reports_api.report].query}
+    assert set(described) == reports_api.PARAMS
+    assert described["limit"]["maximum"] == MAX_PAGE
+    answers = document(routes, "1")["paths"]["/api/v1/reports/storage"]["get"]["responses"]["200"]["content"]
+    assert set(answers) == {"application/json", "text/csv"}
 
 
 async def test_the_ranges_of_parameters_are_those_that_are_checked(routes: Any) -> None:
