@@ -1,6 +1,6 @@
 """Making the report that was asked for, from a data folder, in the form that was asked for."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
@@ -38,32 +38,28 @@ class Wanted:
 def show(settings: Settings, wanted: Wanted, console: Console, now: float) -> None:
     """A table for people."""
     with read_data(settings) as connection:
-        asked = _asked(connection, wanted, wanted.limit or TABLE_ROWS)
-        whole = _joined(_pages(connection, asked, wanted.limit or TABLE_ROWS))
-        whole["storage"] = _storage(connection, wanted)
+        whole = _whole(connection, wanted)
     print_table(whole, console, now, heading_of(wanted))
 
 
 def write_json_text(settings: Settings, wanted: Wanted, out: TextIO) -> None:
     """Written as it is read: a long ledger takes no memory."""
     with read_data(settings) as connection:
-        pages = _pages(connection, _asked(connection, wanted, wanted.limit), wanted.limit)
+        pages = _pages(connection, wanted, wanted.limit)
         write_json_rows(wanted.by, pages, out, _storage(connection, wanted))
 
 
 def write_csv_text(settings: Settings, wanted: Wanted, out: TextIO) -> bool:
     """Written as it is read. Whether KV was kept, too, which has no line there."""
     with read_data(settings) as connection:
-        write_csv_rows(
-            wanted.by, _pages(connection, _asked(connection, wanted, wanted.limit), wanted.limit), out
-        )
+        write_csv_rows(wanted.by, _pages(connection, wanted, wanted.limit), out)
         return bool(_storage(connection, wanted))
 
 
 def write_parquet(settings: Settings, wanted: Wanted, path: Path) -> bool:
     """`SetupError` without pyarrow, or if the file cannot be written. As `write_csv_text`."""
     with read_data(settings) as connection, ParquetFile(path, wanted.by) as file:
-        for page in _pages(connection, _asked(connection, wanted, wanted.limit), wanted.limit):
+        for page in _pages(connection, wanted, wanted.limit):
             file.write(page["rows"])
         return bool(_storage(connection, wanted))
 
@@ -72,18 +68,10 @@ def write_page(settings: Settings, wanted: Wanted, path: Path, now: float) -> No
     """One HTML file: the report that was asked for, and charts by day and by model."""
     from chatd.cli.report_html import page_html
 
-    limit = wanted.limit or TABLE_ROWS
     with read_data(settings) as connection:
-        asked = _asked(connection, wanted, limit)
-        pages = list(_pages(connection, asked, limit))
-        main = {
-            **pages[0],
-            "rows": [row for page in pages for row in page["rows"]],
-            "next": pages[-1]["next"],
-            "storage": _storage(connection, wanted),
-        }
-        days = usage_of(usage_report(connection, replace(asked, by=By.DAY, limit=MAX_PAGE)))
-        models = usage_of(usage_report(connection, replace(asked, by=By.MODEL, limit=MAX_PAGE)))
+        main, asked = _whole(connection, wanted), _asked(connection, wanted, None)
+        days = usage_of(usage_report(connection, replace(asked, by=By.DAY)))
+        models = usage_of(usage_report(connection, replace(asked, by=By.MODEL)))
     text = page_html(main, days, models, heading_of(wanted), now)
     try:
         path.write_text(text, "utf-8")
@@ -111,15 +99,16 @@ def _asked(connection: Connection, wanted: Wanted, limit: int | None) -> Asked:
     return Asked(wanted.by, scope, wanted.view, min(limit or MAX_PAGE, MAX_PAGE))
 
 
-def _joined(pages: Iterable[Page]) -> Page:
-    """One page of them all."""
-    first, *rest = pages
-    rows = [row for page in (first, *rest) for row in page["rows"]]
-    return {**first, "rows": rows, "next": (first, *rest)[-1]["next"]}
+def _whole(connection: Connection, wanted: Wanted) -> Page:
+    """All lines that people are shown in one page, and what was kept."""
+    pages = list(_pages(connection, wanted, wanted.limit or TABLE_ROWS))
+    rows = [row for page in pages for row in page["rows"]]
+    return {**pages[0], "rows": rows, "next": pages[-1]["next"], "storage": _storage(connection, wanted)}
 
 
-def _pages(connection: Connection, asked: Asked, limit: int | None) -> Iterator[Page]:
+def _pages(connection: Connection, wanted: Wanted, limit: int | None) -> Iterator[Page]:
     """Pages until ``limit`` lines (sessions, where the lines are branches); totals are in the first."""
+    asked = _asked(connection, wanted, limit)
     left = limit
     while True:
         report: UsageReport = usage_report(connection, asked)
