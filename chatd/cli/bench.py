@@ -30,6 +30,7 @@ from chatd.cli.bench_view import (
     say,
 )
 from chatd.cli.connect import server_at, wait_ready
+from chatd.cli.groups import CommandGroup
 from chatd.cli.options import common_options, setting_options, settings_from
 from chatd.cli.report_view import write_json
 from chatd.data_dir import ServerAddress
@@ -47,7 +48,7 @@ STARTING = [*COMPUTING, "disk", "disk_bytes"]
 """Settings of a server that is started for the benchmark."""
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def bench() -> None:
     """Measure a server, or the engine alone, under a load of conversations with many turns."""
 

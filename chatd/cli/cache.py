@@ -15,6 +15,7 @@ from rich.console import Console
 from chatd.cli import cache_stats_view, cache_view
 from chatd.cli.connect import ask_operator
 from chatd.cli.find import resolve_id
+from chatd.cli.groups import CommandGroup
 from chatd.cli.options import common_options, setting_options, settings_from
 from chatd.cli.report_view import write_json
 from chatd.config import Settings
@@ -32,7 +33,7 @@ def cache_options(command: Command) -> Command:
     return common_options(setting_options(["disk_dir"])(command))
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def cache() -> None:
     """What is kept of the KV, in memory and on disk; what it was good for; and your say in it."""
 

@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from chatd.cli.data_reading import database_of
+from chatd.cli.groups import CommandGroup
 from chatd.cli.options import common_options, settings_from
 from chatd.cli.report_view import print_verdict, write_json
 from chatd.config import Settings
@@ -17,7 +18,7 @@ from chatd.errors import SetupError
 EXIT_WRONG = 1
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def db() -> None:
     """Care of the database: upgrade it, back it up, check it, mend the sums of reports."""
 

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from chatd.cli import keys_view
 from chatd.cli.connect import ask_operator
+from chatd.cli.groups import CommandGroup
 from chatd.cli.options import common_options, setting_options, settings_from
 from chatd.cli.report_view import write_json
 from chatd.data_dir import live_server
@@ -41,7 +42,7 @@ class Money(click.ParamType):  # type: ignore[type-arg]
         return nano
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def keys() -> None:
     """Keys: who may talk to the server, as whom, and how much."""
 
@@ -70,9 +71,7 @@ def keys() -> None:
 @click.option(
     "--per",
     type=click.Choice(["day", "month"]),
-    default="month",
-    show_default=True,
-    help="The budget's period, in UTC.",
+    help="The budget's period, in UTC.  [default: month]",
 )
 @setting_options(["prices"])
 @common_options
@@ -84,12 +83,14 @@ def create(
     tokens_per_min: int | None,
     turns: int | None,
     budget: int | None,
-    per: str,
+    per: str | None,
     config_file: Path | None,
     as_json: bool,
     **flags: object,
 ) -> int:
     """Make the key NAME and show its secret, once. With the first key the server asks everybody for one."""
+    if per is not None and budget is None:
+        raise click.UsageError("--per is the period of a --budget, and there is none.")
     settings = settings_from(flags, config_file)
     body: dict[str, Any] = {
         "name": name,
@@ -97,7 +98,7 @@ def create(
         "requests_per_min": requests_per_min,
         "tokens_per_min": tokens_per_min,
         "turns": turns,
-        "budget": None if budget is None else {"nano": budget, "period": per},
+        "budget": None if budget is None else {"nano": budget, "period": per or "month"},
     }
     if scopes:
         body["scopes"] = scopes

@@ -13,6 +13,7 @@ from chatd.cli.chat import chat
 from chatd.cli.db import db
 from chatd.cli.doctor import doctor
 from chatd.cli.export import export, import_
+from chatd.cli.groups import CommandGroup
 from chatd.cli.keys import keys
 from chatd.cli.metrics import metrics
 from chatd.cli.report import report
@@ -25,7 +26,9 @@ EXIT_INTERRUPTED = 128 + 2
 EXIT_PIPE = 128 + 13
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="chatd")
 def cli() -> None:
     """A self-hosted chat server whose later turns are nearly free.

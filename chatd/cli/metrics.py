@@ -5,11 +5,12 @@ from pathlib import Path
 
 import click
 
+from chatd.cli.groups import CommandGroup
 from chatd.cli.options import common_options
 from chatd.resources import dashboard
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def metrics() -> None:
     """The figures that the server has for Prometheus under /metrics."""
 

@@ -57,6 +57,7 @@ def test_no_keys(run: Run) -> None:
         (("create", "ann", "--budget", "1e9"), "no amount of money"),
         (("create", "ann", "--budget", "-1"), "no amount of money"),
         (("create", "ann", "--scope", "all"), "'all' is not one of"),
+        (("create", "ann", "--per", "day"), "the period of a --budget"),
         (("revoke", "nobody"), "There is no key nobody"),
         (("login",), "No server has the data folder"),
     ],
