@@ -16,19 +16,25 @@ from chatd.cli.options import common_options, settings_from
 from chatd.cli.report_view import write_json
 from chatd.data_dir import hold_data_dir
 from chatd.errors import SetupError
-from chatd.ids import ConversationId, Namespace
+from chatd.ids import Namespace
 from chatd.imports.errors import WrongFile
 from chatd.imports.files import Found, read_file, without_ids
 from chatd.imports.jsonl import write_jsonl
 from chatd.resources import migrations_dir
-from chatd.store.archive import Archived, Stored, archived, check_known, store_archived
+from chatd.store.archive import Archived, Stored, archived, find_conversation, store_archived
 from chatd.store.records import micros
 from chatd.store.upgrade import upgrade, writing
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--conversation", "chosen", multiple=True, metavar="ID", help="Only this one; may be repeated.")
+@click.option(
+    "--conversation",
+    "chosen",
+    multiple=True,
+    metavar="ID",
+    help="Only this one; the beginning of its id will do. May be repeated.",
+)
 @common_options
 def export(
     file: Path, chosen: tuple[str, ...], config_file: Path | None, as_json: bool, data_dir: str | None
@@ -38,9 +44,8 @@ def export(
     The bills stay in the data folder. A running server goes on meanwhile.
     """
     settings = settings_from({"data_dir": data_dir}, config_file)
-    ids = [ConversationId(one) for one in chosen]
     with read_data(settings) as connection:
-        check_known(connection, ids)
+        ids = [find_conversation(connection, one) for one in chosen]
         if str(file) == "-":
             write_jsonl(archived(connection, ids or None), sys.stdout, now=time.time())
             return

@@ -37,7 +37,7 @@ def page_html(main: Row, days: Row, models: Row, heading: Heading, now: float) -
         f"<footer>{FOOTER}</footer>",
     ]
     if not main["totals"]:
-        body[1:] = ["<p>No session yet.</p>"]
+        body[1:] = [f"<p>{escape(heading.nothing())}</p>"]
     return (
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width, initial-scale=1'>"

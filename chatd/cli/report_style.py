@@ -43,8 +43,8 @@ svg .hint:hover { fill: var(--ink); fill-opacity: .08; }
 table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabular-nums; width: 100%; }
 th, td { padding: .3rem .4rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--edge); }
 thead th { color: var(--dim); font-weight: 500; vertical-align: bottom; white-space: pre-line; }
-tbody th, thead th:first-child { text-align: left; font-weight: 500; max-width: 18rem; overflow: hidden;
-  text-overflow: ellipsis; }
+tbody th, thead th:first-child { text-align: left; font-weight: 500; max-width: clamp(8rem, 20vw, 18rem);
+  overflow: hidden; text-overflow: ellipsis; }
 tbody small { color: var(--dim); }
 .total > * { font-weight: 700; border-bottom: 0; }
 @media print { :root { color-scheme: light; --ink: #000; --dim: #444; --paper: #fff; --card: #fff;

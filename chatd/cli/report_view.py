@@ -84,6 +84,13 @@ class Heading:
             said.append(f"Turns asked{from_day}{to_day} (UTC).")
         return said
 
+    def nothing(self) -> str:
+        """What a report without a turn says."""
+        wanted = self.scope.model and f"of the model {self.scope.model}"
+        days = "of those days" if (self.scope.first_day, self.scope.last_day) != (None, None) else None
+        said = " and ".join(filter(None, [wanted, days]))
+        return f"No turn is {said}." if said else NOTHING
+
 
 def write_json(value: object, out: TextIO) -> None:
     json.dump(value, out, ensure_ascii=False, indent=2)
@@ -96,10 +103,11 @@ def print_table(report: Report, console: Console, now: float, heading: Heading |
     ``now`` is Unix seconds.
     """
     totals, rows, by = report["totals"], report["rows"], By(report["by"])
+    heading = heading or Heading()
     if not totals:
-        console.print(NOTHING, markup=False)
+        console.print(heading.nothing(), markup=False)
         return
-    for line in (heading or Heading()).lines():
+    for line in heading.lines():
         console.print(line, markup=False, soft_wrap=True, style="dim")
     for names in _choices(totals):
         columns = _columns(names, rows, totals)

@@ -123,10 +123,17 @@ def own_ids(conn: Connection, namespace: Namespace, ids: Sequence[ConversationId
     return {ConversationId(one) for one in _there(conn, conversations.c.id, ids, mine)}
 
 
-def check_known(conn: Connection, ids: Sequence[ConversationId]) -> None:
-    """NotFound if one of the conversations is not here."""
-    if unknown := set(ids) - _there(conn, conversations.c.id, ids):
-        raise NotFound(f"There is no conversation {min(unknown)}.")
+def find_conversation(conn: Connection, beginning: str) -> ConversationId:
+    """The conversation whose id is this, or begins so. NotFound unless there is exactly one."""
+    ids = conversations.c.id
+    # The character after all that can be in an id: the range of ids with this beginning.
+    query = select(ids).where(ids >= beginning, ids < beginning + "\U0010ffff").order_by(ids).limit(2)
+    found = conn.execute(query).scalars().all()
+    if not found:
+        raise NotFound(f"There is no conversation {beginning}.")
+    if len(found) > 1 and found[0] != beginning:
+        raise NotFound(f"More than one conversation begins with {beginning}; give more of the id.")
+    return ConversationId(found[0])
 
 
 def _message(row: Row[Any]) -> ArchivedMessage:

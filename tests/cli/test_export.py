@@ -103,6 +103,10 @@ def test_some_conversations_and_to_standard_output(run: Run, data_dir: Path) -> 
     code, out, _ = run("export", "-", "--conversation", wanted.id)
     head, line = out.splitlines()
     assert (code, json.loads(head)["format"], json.loads(line)["id"]) == (0, "chatd-conversations", wanted.id)
+    beginning = run("export", "-", "--conversation", wanted.id[:8])
+    assert (beginning[0], json.loads(beginning[1].splitlines()[1])) == (0, json.loads(line))
+    code, _, err = run("export", "-", "--conversation", "")
+    assert (code, "give more of the id" in err) == (2, True)
     code, out, err = run("export", "-", "--conversation", "nobody")
     assert (code, out, err) == (2, "", "chatd: There is no conversation nobody.\n")
 

@@ -150,6 +150,23 @@ def test_the_books_that_come_with_it(run: Run) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("filters", "said"),
+    [
+        (("--model", "NAME"), "No turn is of the model NAME."),
+        (("--since", "2001-01-01", "--until", "2001-01-02"), "No turn is of those days."),
+        (("--model", "NAME", "--since", "2001-01-01"), "No turn is of the model NAME and of those days."),
+    ],
+)
+def test_filters_that_leave_nothing_are_named(
+    run: Run, tmp_path: Path, filters: tuple[str, ...], said: str
+) -> None:
+    assert run("report", *filters)[1] == f"{said}\n"
+    page = tmp_path / "page.html"
+    assert run("report", "--html", str(page), *filters)[0] == 0
+    assert said in page.read_text()
+
+
 def test_a_report_of_an_empty_folder(run: Run) -> None:
     assert "No session yet" in run("report")[1]
     empty: dict[str, object] = {"by": "session", "rows": [], "totals": [], "next": None, "storage": []}
