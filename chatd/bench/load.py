@@ -27,7 +27,7 @@ class Range:
             raise ValueError(f"but {wanted} is wanted")
         low, high = float(found[1]), float(found[2] or found[1])
         if not least <= low <= high <= most:
-            raise ValueError(f"but {wanted}, from {least:,g} to {most:,g}, is wanted")
+            raise ValueError(f"but {wanted}, from {least:,.9g} to {most:,.9g}, is wanted")
         return cls(low, high)
 
     def whole(self, random: Random) -> int:
@@ -37,7 +37,7 @@ class Range:
         return random.uniform(self.low, self.high)
 
     def __str__(self) -> str:
-        return f"{self.low:,g}" if self.low == self.high else f"{self.low:,g}-{self.high:,g}"
+        return f"{self.low:,.9g}" if self.low == self.high else f"{self.low:,.9g}-{self.high:,.9g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,8 @@ def test_seconds_may_be_fractions_and_lengths_have_a_least() -> None:
     assert Range.parse("0.5-2", 10, whole=False) == Range(0.5, 2)
     with pytest.raises(ValueError, match="from 1 to 10"):
         Range.parse("0-5", 10, least=1)
+    with pytest.raises(ValueError, match="from 0 to 1,000,000, is"):
+        Range.parse("9-3", 1_000_000)
     assert [str(Range(64, 64)), str(Range(0.5, 2))] == ["64", "0.5-2"]
 
 
