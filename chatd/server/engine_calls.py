@@ -83,7 +83,7 @@ class EngineCalls:
     ) -> CacheAnswer:
         """NotReady if no answer comes in time. Cancelled or late, the command is carried out all the same."""
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)  # else it grows with each call
         waiting = asyncio.get_running_loop().create_future()
         self._waiting[command.rid] = waiting
         try:

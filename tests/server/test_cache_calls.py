@@ -182,6 +182,12 @@ async def test_an_engine_that_does_not_answer_is_said_so() -> None:
         asking = asyncio.create_task(calls.done(ClearCache(Rid("z"))))
     with pytest.raises(NotReady, match="it stopped"):
         await asking
+    depths = set()
+    for _ in range(3):
+        with pytest.raises(NotReady) as refused:
+            await calls.listing(ListCache(Rid("z")))
+        depths.add(len(refused.traceback))
+    assert len(depths) == 1, "each refusal stands by itself"
     assert len(sent_rids) == 3
 
 
