@@ -142,6 +142,15 @@ def test_one_chat_alone_and_back(page: ChatPage, data_folder: Path) -> None:
     check_totals(page, told(data_folder)["totals"][0])
 
 
+def test_the_way_to_a_chat_is_there_however_long_its_title(page: ChatPage) -> None:
+    name = page.page.locator("tbody th").first
+    name.locator("button").evaluate("button => { button.textContent = 'Long '.repeat(40) }")
+    link, room = name.locator("a").bounding_box(), name.bounding_box()
+    assert link
+    assert room
+    assert link["x"] + link["width"] <= room["x"] + room["width"]
+
+
 def test_csv_is_that_of_the_command(page: ChatPage, data_folder: Path) -> None:
     page.page.get_by_label("All", exact=True).check()
     with page.page.expect_download() as download:
