@@ -19,7 +19,8 @@ def engine_ids(path: Sequence[StoredMessage], kept: Iterable[KeptKV]) -> list[in
     """The ids of the prompt, and if ``path`` ends in an answer also of that, as the engine saw them.
 
     ``path`` begins at the root; ``kept`` are the responses that wrote its answers or, if it ends in a
-    question, answered that, oldest first. Where the ids cannot be known they end.
+    question, answered that, oldest first. Where the ids cannot be known they end; those of an answer that was
+    killed are known from the next question on, whose tail holds its text.
     """
     written: dict[MessageId, int] = {}
     answered: dict[MessageId | None, int] = {}
@@ -27,6 +28,7 @@ def engine_ids(path: Sequence[StoredMessage], kept: Iterable[KeptKV]) -> list[in
         written.setdefault(one.message_id, one.prompt_len)
         answered.setdefault(one.parent_id, one.prompt_len)
     ids: list[int] = []
+    has_gap = False
     for index, message in enumerate(path):
         if message.role != "assistant":
             if not message.token_ids:  # a later message's tail holds it
@@ -37,10 +39,12 @@ def engine_ids(path: Sequence[StoredMessage], kept: Iterable[KeptKV]) -> list[in
             if not 0 <= start <= len(ids):
                 break
             ids[start:] = message.token_ids
+            has_gap = False
         elif message.id in written:
-            if message.token_ids is None:
+            if has_gap:
                 break
-            ids += message.token_ids
+            has_gap = message.token_ids is None
+            ids += message.token_ids or ()
     return ids
 
 

@@ -62,6 +62,17 @@ def test_an_answer_without_ids_ends_what_is_known() -> None:
     assert engine_ids([SYSTEM, U1, broken, U2, A2], [KV1, KV2]) == [1, 2, 3, 4]
 
 
+def test_a_killed_answer_is_known_from_the_next_question_on() -> None:
+    killed = message("a1", "assistant", None, "u1")
+    question = message("u2", "user", (4, 50, 51, 8, 9), "a1")
+    answer = left("a2", "u2", 8, 9)  # its tail holds what was stored of the killed answer
+    known = [1, 2, 3, 4, 50, 51, 8, 9]
+    assert engine_ids([SYSTEM, U1, killed], [KV1]) == [1, 2, 3, 4]
+    assert engine_ids([SYSTEM, U1, killed, question, A2], [KV1, answer]) == [*known, 10, 11]
+    more = message("a1x", "assistant", (60,), "a1")  # what no question stands before
+    assert engine_ids([SYSTEM, U1, killed, more], [KV1, left("a1x", "a1", 4, 5)]) == [1, 2, 3, 4]
+
+
 def test_a_continued_answer_is_one() -> None:
     again = left("a1", "u1", 7, 8)
     assert engine_ids([SYSTEM, U1, A1], [KV1, again]) == list(range(1, 8))
