@@ -9,15 +9,16 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 def compute_threads() -> int:
-    """``OMP_NUM_THREADS`` if that is set; else the physical cores this process may use, no more than its
+    """``OMP_NUM_THREADS`` if that is set, but no more than the CPUs this process may use: an environment made
+    for a larger machine would have threads wait for each other. Else its physical cores, no more than its
     container's share of CPU time comes to.
 
     Two threads on one core take turns at its vector units, so hyperthreads gain a matrix
     product nothing.
     """
-    if (asked := os.environ.get("OMP_NUM_THREADS", "")).isdigit():
-        return max(1, int(asked))
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    if (asked := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
+        return min(max(1, int(asked)), len(allowed))
     return min(physical_cores(allowed, CPUS), quota_cores(CGROUP_LIMIT))
 
 

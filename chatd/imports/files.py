@@ -21,6 +21,8 @@ from chatd.imports.trees import Source
 from chatd.store.archive import Archived, WrongArchive
 
 MOST_BYTES = 2**30
+NAMED_LEN = 80
+"""Characters of a title in a message that says what is wrong with its conversation."""
 IN_ZIP = "conversations.json"
 ZIP = b"PK\x03\x04"
 BEGIN, BETWEEN, END = re.compile(r"\s*\[\s*"), re.compile(r"\s*,\s*"), re.compile(r"\s*\]\s*\Z")
@@ -155,6 +157,6 @@ def _is_right(one: Archived, wrong: list[str]) -> bool:
     try:
         one.check()
     except WrongArchive as error:
-        wrong.append(f"conversation {one.title or one.id} is wrong: {error}")
+        wrong.append(f"conversation {(one.title or one.id)[:NAMED_LEN]} is wrong: {error}")
         return False
     return True

@@ -3,6 +3,7 @@
 from typing import TypeVar
 
 import msgspec
+from anyio import move_on_after
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,6 +14,8 @@ from chatd.server.views import error_of
 BodyT = TypeVar("BodyT")
 
 BODY_LIMITS = Limits(max_bytes=1 << 20, max_depth=32, max_tokens=20_000)
+MOST_DROPPED_BYTES, DROP_S = 256 << 20, 10.0
+"""Of a body that is refused for its size."""
 
 
 def json_response(content: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -37,6 +40,7 @@ async def read_body(request: Request, max_bytes: int = BODY_LIMITS.max_bytes) ->
     """The whole body, or `TooLarge` as soon as that is known: never more than ``max_bytes`` are kept."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
+        await _drop(request, int(declared))
         raise TooLarge(f"a body of {int(declared):,} bytes is more than the {max_bytes:,} allowed")
     chunks, size = [], 0
     async for chunk in request.stream():
@@ -45,6 +49,16 @@ async def read_body(request: Request, max_bytes: int = BODY_LIMITS.max_bytes) ->
             raise TooLarge(f"a body of more than {max_bytes:,} bytes")
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+async def _drop(request: Request, size: int) -> None:
+    """Read a body for nothing: a connection that is closed with bytes unread is reset, and the client, which
+    still sends, never sees why. One that asks first (Expect) has not sent any.
+    """
+    if size <= MOST_DROPPED_BYTES and "expect" not in request.headers:
+        with move_on_after(DROP_S):
+            async for _ in request.stream():
+                pass
 
 
 async def read_json(request: Request, shape: type[BodyT], limits: Limits = BODY_LIMITS) -> BodyT:

@@ -8,6 +8,7 @@ from msgspec import NODEFAULT, Struct, structs
 
 from chatd import errors
 from chatd.server import protocol, xray
+from chatd.store.errors import StoreFailure
 
 NOT_ON_THE_WIRE = errors.SetupError
 """Printed by the command line before there is a wire."""
@@ -15,7 +16,7 @@ NOT_ON_THE_WIRE = errors.SetupError
 
 def error_classes() -> list[type[errors.ChatdError]]:
     """Every error a client can meet, by the order of the code that defines them."""
-    found = [value for value in vars(errors).values() if inspect.isclass(value)]
+    found = [*(value for value in vars(errors).values() if inspect.isclass(value)), StoreFailure]
     return [
         error
         for error in found

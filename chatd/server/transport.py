@@ -75,6 +75,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         if message["type"] == "websocket.close":
             self.writable.set()  # nothing follows a close frame, so it may join a full buffer
         await super().send(message)
+        if message["type"] == "websocket.http.response.body" and self.close_sent:
+            self.handshake_complete = True  # by a refusal; or uvicorn logs that the application forgot it
 
     async def run_asgi(self) -> None:
         await super().run_asgi()

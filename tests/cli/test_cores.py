@@ -1,5 +1,6 @@
 """Threads for the model: cores, not hyperthreads, and no more than the container has."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,11 @@ def test_no_quota_is_no_limit(tmp_path: Path, text: str) -> None:
 
 
 def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert compute_threads() == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "500")  # of an image made for a larger machine
+    assert compute_threads() == 4
     monkeypatch.setenv("OMP_NUM_THREADS", "")
     assert compute_threads() >= 1
 

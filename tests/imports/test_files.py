@@ -422,3 +422,11 @@ def test_a_line_that_is_wrong_is_left_out_by_name_and_the_rest_is_read(tmp_path:
 def test_our_own_lines_are_checked(tmp_path: Path, message: dict[str, object], wanted: str) -> None:
     with pytest.raises(WrongFile, match=wanted):
         read(tmp_path, lines(**message))
+
+
+def test_what_is_said_of_a_file_is_short_whatever_is_in_it(tmp_path: Path) -> None:
+    head, line = lines(role="tool").splitlines()
+    long = json.dumps({**json.loads(line), "title": "t" * 100_000})
+    with pytest.raises(WrongFile, match="role tool") as refused:
+        read(tmp_path, f"{head}\n{long}")
+    assert len(str(refused.value)) < 500

@@ -1,8 +1,10 @@
 """Host and Origin, on their own and in front of the real server."""
 
 import asyncio
+import logging
 from pathlib import Path
 
+import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 from websockets.exceptions import InvalidStatus
@@ -245,7 +247,9 @@ async def upgrade(server: LiveServer, **headers: str) -> int:
     return answer.status_code
 
 
-async def test_s1_upgrades_are_refused_before_they_are_accepted(data_dir: Path) -> None:
+async def test_s1_upgrades_are_refused_before_they_are_accepted(
+    data_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with bare_server(data_dir) as server:
         own = f"http://127.0.0.1:{server.port}"
         assert await upgrade(server, Origin=own) == 101
@@ -254,6 +258,18 @@ async def test_s1_upgrades_are_refused_before_they_are_accepted(data_dir: Path) 
             assert await upgrade(server, Origin=origin, Cookie="session=valid") == 403
         assert await upgrade(server, Cookie="session=valid") == 403
         assert not server.state.connections
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_who_sends_too_much_is_told_so(data_dir: Path) -> None:
+    """Also on a connection that is kept, whose client sends all of it before it reads."""
+    async with (
+        bare_server(data_dir) as server,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as http,
+    ):
+        for _ in range(3):
+            assert (await http.get("/healthz")).status_code == 200
+            assert (await http.post("/api/v1/conversations", content=bytes(8 << 20))).status_code == 413
 
 
 async def raw_status(server: LiveServer, request: str) -> int:

@@ -342,6 +342,7 @@ def test_error_codes_are_stable_and_unique() -> None:
     assert {"bad_frame", "invalid_parameter", "not_found", "overloaded", "draining", "not_ready"} <= set(
         codes
     )
+    assert {"store_failure", "engine_failure"} <= set(codes)
     assert all(issubclass(error, ChatdError) for error in error_classes())
 
 
