@@ -73,7 +73,7 @@ class DecodeRecordings:
         starts = np.array([row.start for row in rows])
         self._load(rows, starts)
         embedded = self._decoder.weights.embedding(tokens)
-        self._residual[:count].copy_(embedded)
+        self._residual.numpy()[:count] = embedded.numpy()  # torch would wake its threads for 64 rows
         recorded = self._recorded.get(count)
         if recorded is None:
             return self._record(count, int(starts.max()) + 1, embedded)

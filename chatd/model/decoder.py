@@ -78,10 +78,15 @@ class Decoder:
     ) -> Tensor:
         q = self.ops.rope_store_kv(layer.qkv(x), *rotate, kv, batch.slot_pages, batch.slot_offsets)
         decode, extend = plans
-        parts = []
-        if decode is not None:
-            parts.append(self.ops.decode_attention(q[: batch.decode_len], kv, decode))
-        if extend is not None:
-            parts.append(self.ops.extend_attention(q[batch.decode_len :], kv, extend))
-        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if extend is None:
+            assert decode is not None
+            out = self.ops.decode_attention(q, kv, decode)
+        elif decode is None:
+            out = self.ops.extend_attention(q, kv, extend)
+        else:
+            # torch.cat would wake torch's threads in each layer, which takes milliseconds on a busy CPU.
+            count = batch.decode_len
+            out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+            self.ops.decode_attention(q[:count], kv, decode, out[:count])
+            self.ops.extend_attention(q[count:], kv, extend, out[count:])
         return layer.attn_output(out.view(len(out), -1))

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,5 +34,13 @@ def _llama3(frequencies: Tensor, rope: Rope) -> Tensor:
 def rotation(inverse: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin as `chatd_kernels.ops.Ops.rope_store_kv` wants them: float32 ``[n, head_dim]``."""
     angles = positions[:, None].float() * inverse
-    cos, sin = angles.cos(), angles.sin()
+    cos, sin = _turns(angles) if angles.device.type == "cpu" else (angles.cos(), angles.sin())
     return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+
+
+def _turns(angles: Tensor) -> tuple[Tensor, Tensor]:
+    """By numpy: torch takes its threads for so little, on cores that kernels' own threads use. In a step
+    of 128 tokens the two took 5.6 ms at the least on a busy machine of two cores, and 90 ms as a rule.
+    """
+    values = angles.numpy()
+    return torch.from_numpy(np.cos(values)), torch.from_numpy(np.sin(values))

@@ -153,8 +153,9 @@ class Ops(Protocol):
         """
         ...
 
-    def decode_attention(self, q: Tensor, kv: LayerKV, plan: DecodePlan) -> Tensor:
-        """softmax(cap(scale * q K^T)) V over each row's own tokens. q ``[r, h, d]``; returns the same shape.
+    def decode_attention(self, q: Tensor, kv: LayerKV, plan: DecodePlan, out: Tensor | None = None) -> Tensor:
+        """softmax(cap(scale * q K^T)) V over each row's own tokens. q ``[r, h, d]``; returns the same shape,
+        in ``out`` if there is one: contiguous, of q's dtype.
 
         Scores and softmax in float32; query head ``i`` uses KV head ``i // g``.
         """
@@ -164,8 +165,9 @@ class Ops(Protocol):
         """As `plan_decode`, for rows with any number of queries."""
         ...
 
-    def extend_attention(self, q: Tensor, kv: LayerKV, plan: ExtendPlan) -> Tensor:
-        """Causal attention of a ragged batch over cached prefix and own tokens. q ``[n, h, d]``.
+    def extend_attention(self, q: Tensor, kv: LayerKV, plan: ExtendPlan, out: Tensor | None = None) -> Tensor:
+        """Causal attention of a ragged batch over cached prefix and own tokens. q ``[n, h, d]``; returns the
+        same shape, in ``out`` as above.
 
         Query ``j`` of ``m`` in row ``i`` is at position ``kv_lens[i] - m + j`` and sees all tokens up to
         itself.

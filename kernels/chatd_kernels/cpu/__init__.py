@@ -83,20 +83,20 @@ class CpuOps(ReferenceOps):
             return super().plan_decode(batch, kv, spec)
         return DecodePlan(attention.Plan(batch, spec))
 
-    def decode_attention(self, q: Tensor, kv: LayerKV, plan: DecodePlan) -> Tensor:
+    def decode_attention(self, q: Tensor, kv: LayerKV, plan: DecodePlan, out: Tensor | None = None) -> Tensor:
         if isinstance(plan, attention.Plan) and q.dtype in DTYPES:
-            return attention.decode(self.library, q.contiguous(), kv, plan)
-        return super().decode_attention(q, kv, plan)
+            return attention.decode(self.library, q.contiguous(), kv, plan, out)
+        return super().decode_attention(q, kv, plan, out)
 
     def plan_extend(self, batch: PagedBatch, kv: LayerKV, spec: AttentionSpec) -> ExtendPlan:
         if not attention.fits(kv):
             return super().plan_extend(batch, kv, spec)
         return ExtendPlan(attention.Plan(batch, spec))
 
-    def extend_attention(self, q: Tensor, kv: LayerKV, plan: ExtendPlan) -> Tensor:
+    def extend_attention(self, q: Tensor, kv: LayerKV, plan: ExtendPlan, out: Tensor | None = None) -> Tensor:
         if isinstance(plan, attention.Plan) and q.dtype in DTYPES:
-            return attention.extend(self.library, q.contiguous(), kv, plan)
-        return super().extend_attention(q, kv, plan)
+            return attention.extend(self.library, q.contiguous(), kv, plan, out)
+        return super().extend_attention(q, kv, plan, out)
 
     def sample(
         self,

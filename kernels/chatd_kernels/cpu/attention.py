@@ -75,8 +75,8 @@ def _decode_work(plan: Plan, kv: LayerKV, heads: int) -> Work:
     return Work(threads, numbers, (partials, buffers), most, shape)
 
 
-def decode(library: Library, q: Tensor, kv: LayerKV, plan: Plan) -> Tensor:
-    out = team.empty(q.shape, q.dtype)
+def decode(library: Library, q: Tensor, kv: LayerKV, plan: Plan, out: Tensor | None) -> Tensor:
+    out = team.empty(q.shape, q.dtype) if out is None else out
     work = plan.work
     if work is None:
         work = plan.work = _decode_work(plan, kv, q.shape[1])
@@ -110,8 +110,8 @@ def _extend_work(batch: PagedBatch, kv: LayerKV, spec: AttentionSpec, heads: int
     return Work(count, numbers, (blocks, buffers))
 
 
-def extend(library: Library, q: Tensor, kv: LayerKV, plan: Plan) -> Tensor:
-    out = torch.empty_like(q)
+def extend(library: Library, q: Tensor, kv: LayerKV, plan: Plan, out: Tensor | None) -> Tensor:
+    out = torch.empty_like(q) if out is None else out
     work = plan.work
     if work is None:
         work = plan.work = _extend_work(plan.batch, kv, plan.spec, q.shape[1])

@@ -44,16 +44,18 @@ class ReferenceOps:
     def plan_decode(self, batch: PagedBatch, kv: LayerKV, spec: AttentionSpec) -> DecodePlan:
         return DecodePlan(decode.make_plan(batch, kv, spec))
 
-    def decode_attention(self, q: Tensor, kv: LayerKV, plan: DecodePlan) -> Tensor:
+    def decode_attention(self, q: Tensor, kv: LayerKV, plan: DecodePlan, out: Tensor | None = None) -> Tensor:
         assert isinstance(plan, decode.Plan)
-        return decode.attention(q, kv, plan)
+        made = decode.attention(q, kv, plan)
+        return made if out is None else out.copy_(made)
 
     def plan_extend(self, batch: PagedBatch, kv: LayerKV, spec: AttentionSpec) -> ExtendPlan:
         return ExtendPlan(extend.make_plan(batch, kv, spec))
 
-    def extend_attention(self, q: Tensor, kv: LayerKV, plan: ExtendPlan) -> Tensor:
+    def extend_attention(self, q: Tensor, kv: LayerKV, plan: ExtendPlan, out: Tensor | None = None) -> Tensor:
         assert isinstance(plan, extend.Plan)
-        return extend.attention(q, kv, plan)
+        made = extend.attention(q, kv, plan)
+        return made if out is None else out.copy_(made)
 
     def copy_slots(self, pool: Tensor, src: int, dst: int, slots: int, scales: Tensor | None = None) -> None:
         pages.copy_slots(pool, src, dst, slots, scales)

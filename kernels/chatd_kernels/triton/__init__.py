@@ -52,18 +52,18 @@ class TritonOps:
     def plan_decode(self, batch: PagedBatch, kv: LayerKV, spec: AttentionSpec) -> DecodePlan:
         return DecodePlan(attention.Plan(batch, spec, one_query=True))
 
-    def decode_attention(self, q: Tensor, kv: LayerKV, plan: DecodePlan) -> Tensor:
-        return self._attend(q, kv, plan)
+    def decode_attention(self, q: Tensor, kv: LayerKV, plan: DecodePlan, out: Tensor | None = None) -> Tensor:
+        return self._attend(q, kv, plan, out)
 
     def plan_extend(self, batch: PagedBatch, kv: LayerKV, spec: AttentionSpec) -> ExtendPlan:
         return ExtendPlan(attention.Plan(batch, spec, one_query=False))
 
-    def extend_attention(self, q: Tensor, kv: LayerKV, plan: ExtendPlan) -> Tensor:
-        return self._attend(q, kv, plan)
+    def extend_attention(self, q: Tensor, kv: LayerKV, plan: ExtendPlan, out: Tensor | None = None) -> Tensor:
+        return self._attend(q, kv, plan, out)
 
-    def _attend(self, q: Tensor, kv: LayerKV, plan: object) -> Tensor:
+    def _attend(self, q: Tensor, kv: LayerKV, plan: object, out: Tensor | None) -> Tensor:
         assert isinstance(plan, attention.Plan)
-        return attention.attend(self._launch, self._target, q, kv, plan)
+        return attention.attend(self._launch, self._target, q, kv, plan, out)
 
     def copy_slots(self, pool: Tensor, src: int, dst: int, slots: int, scales: Tensor | None = None) -> None:
         pages.copy_slots(self._launch, pool, src, dst, slots, scales)

@@ -35,7 +35,9 @@ class Plan:
     one_query: bool
 
 
-def attend(launch: Launcher, target: Target, q: Tensor, kv: LayerKV, plan: Plan) -> Tensor:
+def attend(
+    launch: Launcher, target: Target, q: Tensor, kv: LayerKV, plan: Plan, out: Tensor | None
+) -> Tensor:
     """q ``[n, h, d]``, any stride between tokens; the answer is contiguous."""
     n, heads, dim = q.shape
     _, kv_heads, page_size, _ = kv.k.shape
@@ -45,7 +47,8 @@ def attend(launch: Launcher, target: Target, q: Tensor, kv: LayerKV, plan: Plan)
     splits = split_count(target, tiles * kv_heads, plan)
     if q.stride()[1:] != (dim, 1):
         q = q.contiguous()
-    out = torch.empty(n, heads, dim, dtype=q.dtype, device=q.device)
+    if out is None:
+        out = torch.empty(n, heads, dim, dtype=q.dtype, device=q.device)
     part = log = out
     if splits > 1:
         part = torch.empty(n, heads, splits, dim, dtype=torch.float32, device=q.device)

@@ -22,7 +22,7 @@ def every_spec() -> list[Spec]:
         kv = case_of(form, [1], [1]).kv
         heads = form.kv_heads * form.group
         specs.append(store.spec(kv, form.dtype))
-        caps = (0.0, 5.0) if form is FORMS[0] else (0.0,)
+        caps = (0.0, 5.0) if form in FORMS[:2] else (0.0,)
         for cap in caps:
             spec = AttentionSpec(1.0, softcap=cap)
             specs.append(attention.decode_spec(kv, form.dtype, heads, spec))

@@ -40,8 +40,9 @@ def test_any_number_of_queries(cpu: CpuOps, form: Form, spec: AttentionSpec) -> 
     close(ours, theirs, form)
 
 
-def test_capped_scores(cpu: CpuOps) -> None:
-    form, spec = FORMS[0], AttentionSpec(0.5, softcap=5.0)
+@pytest.mark.parametrize("form", FORMS[:2], ids=str)
+def test_capped_scores(cpu: CpuOps, form: Form) -> None:
+    spec = AttentionSpec(0.5, softcap=5.0)
     case = case_of(form, LENS, [1] * len(LENS))
     ours = cpu.decode_attention(case.q, case.kv, cpu.plan_decode(case.batch, case.kv, spec))
     theirs = REFERENCE.decode_attention(case.q, case.kv, REFERENCE.plan_decode(case.batch, case.kv, spec))
@@ -50,6 +51,21 @@ def test_capped_scores(cpu: CpuOps) -> None:
     ours = cpu.extend_attention(case.q, case.kv, cpu.plan_extend(case.batch, case.kv, spec))
     theirs = REFERENCE.extend_attention(case.q, case.kv, REFERENCE.plan_extend(case.batch, case.kv, spec))
     close(ours, theirs, form)
+
+
+def test_answers_go_where_they_are_wanted(cpu: CpuOps) -> None:
+    form, spec = FORMS[1], AttentionSpec(0.3)
+    case = case_of(form, [200, 77], [40, 77])
+    plan = cpu.plan_extend(case.batch, case.kv, spec)
+    whole = torch.full((len(case.q) + 2, *case.q.shape[1:]), 7.0, dtype=case.q.dtype)
+    cpu.extend_attention(case.q, case.kv, plan, whole[1:-1])
+    assert torch.equal(whole[1:-1], cpu.extend_attention(case.q, case.kv, plan))
+    assert torch.equal(whole[[0, -1]], torch.full_like(whole[:2], 7.0))
+    case = case_of(form, [200, 77], [1, 1])
+    cpu.decode_attention(case.q, case.kv, cpu.plan_decode(case.batch, case.kv, spec), whole[1:3])
+    assert torch.equal(
+        whole[1:3], cpu.decode_attention(case.q, case.kv, cpu.plan_decode(case.batch, case.kv, spec))
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
