@@ -53,11 +53,19 @@ def bench() -> None:
     """Measure a server, or the engine alone, under a load of conversations with many turns."""
 
 
+def _in_a_folder(context: click.Context, parameter: click.Parameter, out: Path | None) -> Path | None:
+    """Said before the load runs, not after it."""
+    if out is not None and not out.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {out.parent}.", context, parameter)
+    return out
+
+
 def out_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--out",
         type=click.Path(dir_okay=False, writable=True, path_type=Path),
         metavar="FILE",
+        callback=_in_a_folder,
         help="Also write everything there, as --json does.",
     )(command)
 
@@ -112,8 +120,10 @@ def serve(
             )
         )
     document = facts | bench_serve.as_json(load, own, peer, outcome)
-    _deliver(document, out, as_json, lambda console: show_serve(console, document, load, own, peer, outcome))
-    return exit_code(outcome.interrupted, any(run.errors for run in outcome.runs))
+    written = deliver(
+        document, out, as_json, lambda console: show_serve(console, document, load, own, peer, outcome)
+    )
+    return exit_code(outcome.interrupted, not written or any(run.errors for run in outcome.runs))
 
 
 def exit_code(interrupted: bool, failed: bool) -> int:
@@ -218,13 +228,15 @@ def engine(
             console.print()
             print_figures(turns, outcome.run, outcome.memory, console)
 
-    _deliver(document, out, as_json, show)
-    return exit_code(outcome.interrupted, bool(outcome.run and outcome.run.errors))
+    written = deliver(document, out, as_json, show)
+    return exit_code(outcome.interrupted, not written or bool(outcome.run and outcome.run.errors))
 
 
-def _deliver(
+def deliver(
     document: dict[str, Any], out: Path | None, as_json: bool, show: Callable[[Console], None]
-) -> None:
+) -> bool:
+    """Whether ``out`` could be written; the figures are shown all the same."""
+    written = True
     if out is not None:
         text = io.StringIO()
         write_json(document, text)
@@ -232,10 +244,12 @@ def _deliver(
             out.write_text(text.getvalue(), "utf-8")
         except OSError as error:
             click.echo(f"chatd: {out} cannot be written: {error.strerror}.", err=True)
+            written = False
     if as_json:
         write_json(document, sys.stdout)
     else:
         show(Console(highlight=False))
+    return written
 
 
 def show_serve(

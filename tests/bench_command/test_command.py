@@ -1,6 +1,7 @@
 """The commands, whole: against chatd, against a peer beside it, and on an engine alone."""
 
 import asyncio
+import errno
 import functools
 import io
 import json
@@ -22,7 +23,7 @@ from chatd.bench.plan import plan
 from chatd.bench.sockets import Place, ask_json
 from chatd.bench.trial import ClosingTarget, measure
 from chatd.bench.words import Wording
-from chatd.cli.bench import show_serve
+from chatd.cli.bench import deliver, show_serve
 from chatd.cli.bench_facts import memory_of, server_facts
 from chatd.cli.bench_screen import BenchScreen
 from chatd.cli.bench_serve import Outcome, Side, as_json, bench, own_side, peer_side
@@ -142,6 +143,7 @@ def test_options_become_flags_of_serve() -> None:
         (["--input-len", "9-3"], "it is 9-3, but a number or a range such as 32-128"),
         (["--request-rate", "0"], "a number above 0"),
         (["--sessions", "1001"], "1001"),
+        (["--start", "--out", "/nowhere/o.json"], "there is no folder /nowhere"),
         (["--sessions", "1000", "--input-len", "900000"], "Take fewer sessions"),
     ],
 )
@@ -184,6 +186,18 @@ async def test_a_peer_gets_the_same_load_in_turn_and_is_compared(data_dir: Path)
     assert prompts[1][0] != prompts[1][1], "each pair has words of its own"
     texts = [body["messages"][0]["content"] for body in other.asked]
     assert len(set(texts)) == 2 + 1 + 2, "probes, the warm-up, and two pairs"
+
+
+def test_figures_are_shown_although_they_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    shown: list[Console] = []
+    assert not deliver({}, tmp_path / "o.json", False, shown.append)
+    assert len(shown) == 1
 
 
 def noted(side: Side, order: list[str]) -> Side:
