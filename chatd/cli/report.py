@@ -21,6 +21,7 @@ from chatd.store.pricing import View
 from chatd.store.usage import By, Scope
 
 EXIT_WRONG = 1
+NANO = 10**9
 TABLE_ROWS = 50
 KEPT_ELSEWHERE = (
     "KV that was kept on disk or pinned is in none of these lines: `chatd report` and --json have what it "
@@ -148,9 +149,19 @@ def _list_books(console: Console, as_json: bool) -> int:
         return 0
     for name, book in found.items():
         console.print(f"[bold]{name}[/bold]  {book.currency}, as of {book.valid_from}")
+        console.print(f"  {_rates(book)} for a million tokens", markup=False, soft_wrap=True)
         console.print(f"  {book.note}", markup=False, soft_wrap=True)
     console.print("Prices change: look them up before you decide anything by them.", style="dim")
     return 0
+
+
+def _rates(book: PriceBook) -> str:
+    """Of the book itself, in its currency."""
+    prices = [("computed", book.computed), ("reused", book.gpu_hit), ("from disk", book.disk_hit)]
+    if book.write:
+        prices.append(("surcharge for writing", book.write))
+    prices.append(("output", book.generated))
+    return ", ".join(f"{name} {'n/a' if nano is None else f'{nano / NANO:g}'}" for name, nano in prices)
 
 
 def _verdict(settings: Settings) -> dict[str, Any]:

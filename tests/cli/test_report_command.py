@@ -144,6 +144,7 @@ def test_the_books_that_come_with_it(run: Run) -> None:
     code, out, _ = run("report", "--books")
     assert code == 0
     assert "deepseek-like" in out
+    assert "computed 3, reused 0.3, from disk 0.3, surcharge for writing 0.75, output 15" in out
     assert "Prices change" in out
     assert {"name", "currency", "valid_from", "note"} == set(
         json.loads(run("report", "--books", "--json")[1])[0]
