@@ -112,7 +112,8 @@ class DecodeRecordings:
         first = hidden.clone()
         residual.copy_(embedded)
         calls.replay()
-        if torch.equal(first, hidden):
+        # Also a bad row's NaN is what it was.
+        if torch.allclose(first, hidden, rtol=0, atol=0, equal_nan=True):
             self._recorded[count] = _Recorded(calls, plan, hidden)
         else:
             log.error("a step of %d rows does not replay as it was: steps are not replayed", count)

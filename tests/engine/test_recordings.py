@@ -65,3 +65,18 @@ def test_a_replayed_step_is_the_step(weights: Weights, threads: int) -> None:
         assert answers(weights, record=True) == answers(weights, record=False)
     finally:
         torch.set_num_threads(before)
+
+
+def test_k1_a_bad_row_in_the_step_that_is_recorded_is_no_reason_to_record_none(
+    weights: Weights, caplog: pytest.LogCaptureFixture
+) -> None:
+    kv = torch.bfloat16
+    pool = KVPool(weights.config, plan_pages(weights.config, kv, 16, 64 << 20), kv, CPU)
+    pool.planes[1].fill_(torch.nan)
+    runner = TorchRunner(weights, pool, load_backend("cpu"))
+    runner.record(2, 64)
+    rows = [StepRow(Rid(str(i)), [5] * 9, 8, 1, [i], True, 8, PARAMS[0]) for i in range(2)]
+    good, bad = runner.launch(StepPlan([], rows)).wait()
+    assert (good >= 0, bad) == (True, -1)
+    assert runner.launch(StepPlan([], rows)).wait() == [good, bad]
+    assert not caplog.records
