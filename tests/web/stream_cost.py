@@ -7,6 +7,7 @@ its paint is taken within the page: from the WebSocket's message to the first ta
 import asyncio
 import gzip
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -46,6 +47,7 @@ def part_{n}(values: list[int]) -> int:
 
 """
 
+ASKED, BEGUN = re.compile("sent|queued|prefill"), "streaming"
 UNTIL_ENDED = """new Promise((done) => {
     const answer = document.querySelector("article.answer");
     const look = () => answer.dataset.state === "incomplete" && done();
@@ -114,7 +116,7 @@ def measure(browser: Browser, data_dir: Path, *, paced_tokens: int) -> Cost:
         page.locator("form button[type=submit]").click()
         answer = page.locator("article.answer")
         server.wait_for(_say_at_once(server, at_once))
-        expect(answer).to_have_attribute("data-state", "streaming" if at_once else "sent")
+        expect(answer).to_have_attribute("data-state", BEGUN if at_once else ASKED)
         _wait_still(page)
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable")
