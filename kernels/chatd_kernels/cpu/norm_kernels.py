@@ -21,8 +21,6 @@ from chatd_kernels.cpu.simd import (
 )
 
 SIZES = {"f32": 4, "bf16": 2}
-WIDE = 4 * LANES
-"""Elements at once; what a row has beyond a multiple of it goes by 16."""
 
 
 def reader(dtype: str, n: int) -> Any:

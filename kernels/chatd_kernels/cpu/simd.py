@@ -204,12 +204,10 @@ def _storer(element: Any, kind: Any) -> Any:
 
 load_i64 = _loader(LONG, types.int64)
 load_i32 = _loader(INT, types.int32)
-load_i16 = _loader(ir.IntType(16), types.int16)
 load_f32 = _loader(FLOAT, types.float32)
 load_f64 = _loader(ir.DoubleType(), types.float64)
 store_i64 = _storer(LONG, types.int64)
 store_i32 = _storer(INT, types.int32)
-store_i16 = _storer(ir.IntType(16), types.int16)
 store_f32 = _storer(FLOAT, types.float32)
 store_f64 = _storer(ir.DoubleType(), types.float64)
 
@@ -493,7 +491,6 @@ total = _reduction("fadd", types.float32, 0.0)
 """Sum of the lanes, in any order."""
 largest = _reduction("fmax", types.float32, None)
 """Of the lanes; NaN is passed over."""
-total_ints = _reduction("add", types.int32, None)
 
 
 # --- between kinds ------------------------------------------------------------------------------------
